@@ -1,0 +1,37 @@
+# The same commands for people and for CI. Everything happens in .venv; nothing is installed outside it.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: setup demo test test-fast check benchmark clean
+
+setup: $(STAMP)
+
+$(STAMP): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "installing cfsl and what it needs into $(VENV) (the first time takes a minute or two)"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	touch $(STAMP)
+
+demo: setup
+	$(BIN)/python examples/demo.py
+
+test: setup
+	$(BIN)/python -m pytest -n auto
+
+test-fast: setup
+	$(BIN)/python -m pytest -n auto -m "not slow"
+
+check: setup
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python -m pytest -n auto
+
+benchmark: setup
+	$(BIN)/python benchmarks/sampling.py
+
+clean:
+	rm -rf $(VENV) demo

@@ -1,0 +1,79 @@
+"""Noise and occlusion of target images, in pixel space [0, 1], seeded per task (rules 20-22)."""
+
+from __future__ import annotations
+
+import numpy as np
+from jaxtyping import Bool, Float32, Int64, UInt64
+
+from cfsl.sampling.philox import Stream, full_shuffle
+from cfsl.spec import Noise, Occlusion
+
+Images = Float32[np.ndarray, "targets channels height width"]
+Covered = Float32[np.ndarray, " targets"]
+"""The fraction of an image's values (noise) or pixels (occlusion) that was truly replaced."""
+
+
+def corrupt(images: Images, corruption: Noise | Occlusion, *, stream: Stream, task: int) -> tuple[Images, Covered]:
+    """Return corrupted copies of a task's targets, and how much of each was covered.
+
+    Target i of task t always gets the same noise; a larger fraction covers what a smaller one covers.
+    """
+    rows = np.full(len(images), task, np.uint64)
+    lanes = np.arange(len(images), dtype=np.uint64)
+    if corruption.kind == "noise":
+        return _add_noise(images, corruption.fraction, stream, rows, lanes)
+    return _occlude(images, corruption, stream, rows, lanes)
+
+
+def _add_noise(
+    images: Images,
+    fraction: float,
+    stream: Stream,
+    rows: UInt64[np.ndarray, " targets"],
+    lanes: UInt64[np.ndarray, " targets"],
+) -> tuple[Images, Covered]:
+    """Replace exactly floor(fraction x values) values of each image by U[0, 1)."""
+    count = images[0].size
+    replaced = int(fraction * count)
+    words = stream.words(rows, lanes, 2 * count).T
+    where = full_shuffle(words[:, :count])[:, :replaced]
+    values = (words[:, count : count + replaced] >> np.uint64(8)).astype(np.float32) * np.float32(2.0**-24)
+    noisy = images.reshape(len(images), -1).copy()
+    np.put_along_axis(noisy, where, values, axis=1)
+    return noisy.reshape(images.shape), np.full(len(images), replaced / count, np.float32)
+
+
+def _occlude(
+    images: Images,
+    occlusion: Occlusion,
+    stream: Stream,
+    rows: UInt64[np.ndarray, " targets"],
+    lanes: UInt64[np.ndarray, " targets"],
+) -> tuple[Images, Covered]:
+    """Lay a disc or square of one value on each image, in all channels."""
+    height, width = images.shape[2:]
+    radius = int(occlusion.fraction * height)
+    uniform = stream.uniform(rows, lanes, 2)
+    down = np.arange(height) - _centres(uniform[0], radius, height)[:, None]
+    across = np.arange(width) - _centres(uniform[1], radius, width)[:, None]
+    hidden = _inside(occlusion.shape, down[:, :, None], across[:, None, :], radius)
+    covered = hidden.mean(axis=(1, 2), dtype=np.float64).astype(np.float32)
+    return np.where(hidden[:, None], np.float32(occlusion.value), images), covered
+
+
+def _centres(uniform: Float32[np.ndarray, " targets"], radius: int, length: int) -> Int64[np.ndarray, " targets"]:
+    """Place the centre uniformly between radius and length - radius, whichever of the two is larger.
+
+    So the occluder lies inside the image while it fits, and on the middle part when it does not.
+    """
+    low, high = min(radius, length - radius), max(radius, length - radius)
+    return low + (uniform * np.float32(max(1, high - low))).astype(np.int64)
+
+
+def _inside(
+    shape: str, down: Int64[np.ndarray, "n h 1"], across: Int64[np.ndarray, "n 1 w"], radius: int
+) -> Bool[np.ndarray, "n h w"]:
+    """Tell which pixels the occluder hides."""
+    if shape == "disc":
+        return np.asarray(down**2 + across**2 <= radius**2)
+    return np.asarray(np.maximum(np.abs(down), np.abs(across)) <= radius)

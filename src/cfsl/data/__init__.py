@@ -1,0 +1,1 @@
+"""Data sets: sources, the packed image store, and plan + store -> tensors."""

@@ -1,0 +1,176 @@
+"""Read the files of a folder, a zip or a tar, one after the other, without unpacking anything to disk.
+
+Since nothing is unpacked, no archive can write outside its folder; archives that try to are refused all the same,
+because something is wrong with them.
+"""
+
+from __future__ import annotations
+
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+from typing import IO, NamedTuple
+
+from cfsl.errors import ArchiveError, DataError
+
+LARGEST_FILE = 64 * 2**20
+_MOST_FILES = 5_000_000
+_IMAGE_ENDINGS = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm"})
+_DAMAGE = (
+    zipfile.BadZipFile,
+    tarfile.TarError,
+    zlib.error,
+    EOFError,
+    OSError,
+    RuntimeError,
+    NotImplementedError,
+)
+
+
+class File(NamedTuple):
+    """One image file (with its content) or one folder (without) of a source."""
+
+    path: PurePosixPath
+    content: bytes | None
+
+
+def files_of(source: Path) -> Iterator[File]:
+    """Yield the image files and the folders of a folder, zip or tar. Other files and hidden ones are passed over."""
+    if source.is_dir():
+        return _files_of_folder(source)
+    if not source.exists():
+        raise DataError(f"{source} does not exist; give a folder, a .zip or a .tar(.gz, .bz2, .xz)")
+    if zipfile.is_zipfile(source):
+        return _files_of_zip(source)
+    _refuse_other_things(source)
+    return _files_of_tar(source)
+
+
+def _files_of_folder(source: Path) -> Iterator[File]:
+    """Walk in sorted order. Links are refused: what they point to may not be there tomorrow."""
+    for path in sorted(source.rglob("*")):
+        inside = PurePosixPath(path.relative_to(source).as_posix())
+        if _is_hidden(inside):
+            continue
+        if path.is_symlink():
+            raise DataError(f"{path} is a link; copy the file it points to, or remove it")
+        if path.is_dir():
+            yield File(inside, None)
+        elif _is_image(inside):
+            if path.stat().st_size > LARGEST_FILE:
+                raise ArchiveError(_too_large(inside, source, path.stat().st_size))
+            yield File(inside, path.read_bytes())
+
+
+def _files_of_zip(source: Path) -> Iterator[File]:
+    """Read a zip in the order of its directory."""
+    try:
+        with zipfile.ZipFile(source) as archive:
+            for count, member in enumerate(archive.infolist()):
+                linked = (member.external_attr >> 28) == 0xA
+                inside = _safe(member.filename, source, linked=linked, count=count)
+                if _is_hidden(inside):
+                    continue
+                if member.is_dir():
+                    yield File(inside, None)
+                elif _is_image(inside):
+                    with archive.open(member) as stream:
+                        yield File(inside, _read_bounded(stream, inside, source))
+    except _DAMAGE as error:
+        raise ArchiveError(_damaged(source, error)) from error
+
+
+def _files_of_tar(source: Path) -> Iterator[File]:
+    """Read a tar as a stream, in one pass: a compressed one cannot go back."""
+    try:
+        with tarfile.open(source, "r|*") as archive:
+            count = 0
+            while (member := archive.next()) is not None:
+                inside = _safe(member.name, source, linked=member.islnk() or member.issym(), count=count)
+                count += 1
+                archive.members.clear()  # type: ignore[attr-defined]  # or all headers stay in memory
+                if _is_hidden(inside):
+                    continue
+                if member.isdir():
+                    yield File(inside, None)
+                elif member.isfile() and _is_image(inside):
+                    stream = archive.extractfile(member)
+                    assert stream is not None
+                    yield File(inside, _read_bounded(stream, inside, source, member.size))
+            _require_end_mark(archive, source)
+    except _DAMAGE as error:
+        raise ArchiveError(_damaged(source, error)) from error
+
+
+def _require_end_mark(archive: tarfile.TarFile, source: Path) -> None:
+    """Refuse a tar that was cut or overwritten between two members: only zeros may follow the last one."""
+    stream = archive.fileobj
+    assert stream is not None
+    complete = stream.tell() >= archive.offset + tarfile.BLOCKSIZE
+    while complete and (rest := stream.read(2**20)):
+        complete = not rest.strip(tarfile.NUL)
+    if not complete:
+        raise ArchiveError(_damaged(source, EOFError("its end is missing")))
+
+
+def _read_bounded(stream: IO[bytes], inside: PurePosixPath, source: Path, promised: int | None = None) -> bytes:
+    """Read one file, but never more than an image can need: headers of archives may lie about sizes."""
+    content = stream.read(LARGEST_FILE + 1)
+    if len(content) > LARGEST_FILE:
+        raise ArchiveError(_too_large(inside, source, len(content)))
+    if promised is not None and len(content) < promised:
+        raise EOFError(f"{inside} has {len(content):,} of {promised:,} bytes")
+    return content
+
+
+def _safe(name: str, source: Path, *, linked: bool, count: int) -> PurePosixPath:
+    """Refuse names that lead out of the archive, links, and archives without end."""
+    path = PurePosixPath(name.replace("\\", "/"))
+    drive = len(path.parts) > 0 and path.parts[0].endswith(":")
+    if path.is_absolute() or ".." in path.parts or drive:
+        raise ArchiveError(
+            f"{source} holds '{name}', a path that leads out of the archive. It is not what it seems to be: "
+            f"download it again from its publisher."
+        )
+    if linked:
+        raise ArchiveError(f"{source} holds '{name}', a link; links are refused. Pack the files themselves.")
+    if count >= _MOST_FILES:
+        raise ArchiveError(f"{source} holds more than {_MOST_FILES:,} files; this is refused as an archive bomb.")
+    return path
+
+
+def _refuse_other_things(source: Path) -> None:
+    """Tell a saved web page or an empty file from a damaged archive: the remedy differs."""
+    with source.open("rb") as stream:
+        start = stream.read(512).lstrip().lower()
+    if not start:
+        raise ArchiveError(f"{source} is empty; download it again.")
+    if start.startswith((b"<!doctype", b"<html", b"<?xml", b"<head")):
+        raise ArchiveError(
+            f"{source} is a web page, not an archive: the server sent an error or a login page instead. "
+            f"Open it in a browser to see why, and download again."
+        )
+    if start.startswith(b"pk"):
+        raise ArchiveError(_damaged(source, EOFError("the directory at its end is missing")))
+
+
+def _damaged(source: Path, error: Exception) -> str:
+    size = source.stat().st_size
+    return f"{source} ({size:,} bytes) is truncated or damaged, or not a zip or tar: {error}. Download it again."
+
+
+def _too_large(inside: PurePosixPath, source: Path, size: int) -> str:
+    return (
+        f"'{inside}' in {source} unpacks to {size:,} bytes or more; more than {LARGEST_FILE:,} for one image are "
+        f"refused as a decompression bomb. Remove it."
+    )
+
+
+def _is_hidden(path: PurePosixPath) -> bool:
+    return any(part.startswith((".", "__MACOSX")) for part in path.parts)
+
+
+def _is_image(path: PurePosixPath) -> bool:
+    return path.suffix.lower() in _IMAGE_ENDINGS

@@ -1,0 +1,105 @@
+"""Images in a numpy .npz file as a data set.
+
+The file holds `images` (uint8, n x height x width or n x height x width x channels) and `labels` (n integers); and, if
+you like, `class_names` (one text a class) and `splits` (train, val or test for each class).
+"""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Integer, UInt8
+from PIL import Image
+
+from cfsl.data.build import LabelledImage
+from cfsl.data.recipe import Recipe
+from cfsl.data.splits import PARTS, Splits, shuffled_split
+from cfsl.errors import DataError
+
+MOST_BYTES = 16 * 2**30
+
+
+@dataclass(frozen=True)
+class ArrayFile:
+    """The checked content of an .npz file."""
+
+    images: UInt8[np.ndarray, "n height width channels"]
+    labels: Integer[np.ndarray, " n"]
+    names: Sequence[str]
+    parts: Sequence[str] | None
+
+    def labelled(self, recipe: Recipe) -> Iterator[LabelledImage]:
+        """Yield the images under their classes, brought to the recipe's size."""
+        count: dict[int, int] = {}
+        for pixels, label in zip(self.images, self.labels.tolist(), strict=True):
+            count[label] = count.get(label, -1) + 1
+            image = Image.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels)
+            yield LabelledImage(self.names[label], f"{count[label]:06d}", recipe.pixels(image))
+
+    def splits(self, class_names: Sequence[str]) -> Mapping[str, Splits]:
+        """Return the split of the file, or a shuffled one if it has none."""
+        if self.parts is None:
+            return {"shuffled": shuffled_split(class_names)}
+        part_of = dict(zip(self.names, self.parts, strict=True))
+        return {"file": {part: [name for name in class_names if part_of[name] == part] for part in PARTS}}
+
+
+def read_array_file(path: Path) -> ArrayFile:
+    """Read and check an .npz file; objects, which would need pickle, are refused."""
+    try:
+        _refuse_bomb(path)
+        with np.load(path, allow_pickle=False) as file:
+            arrays = {name: file[name] for name in file.files}
+    except (OSError, ValueError, zipfile.BadZipFile, EOFError, NotImplementedError) as error:
+        raise DataError(f"{path} cannot be read as an .npz file of plain arrays: {error}") from error
+    missing = {"images", "labels"} - arrays.keys()
+    if missing:
+        raise DataError(f"{path} has no {' and no '.join(sorted(missing))}; it holds {', '.join(arrays) or 'nothing'}")
+    images, labels = _check_images(arrays["images"], path), arrays["labels"]
+    if labels.shape != (len(images),) or labels.dtype.kind not in "iu" or (labels.size and labels.min() < 0):
+        raise DataError(
+            f"{path}: labels are {labels.dtype} {labels.shape}; {len(images)} integers from 0 on are needed"
+        )
+    present = np.unique(labels)
+    classes = int(present[-1]) + 1
+    if len(present) < classes:
+        gap = int(np.setdiff1d(np.arange(classes), present)[0])
+        raise DataError(f"{path}: class {gap} of {classes} has no images; number the classes without gaps")
+    names = _texts(arrays, "class_names", classes, path) or [f"class{i:06d}" for i in range(classes)]
+    if len(set(names)) < classes:
+        raise DataError(f"{path}: class_names holds {len(set(names))} different names for {classes} classes")
+    return ArrayFile(images, labels, names, _texts(arrays, "splits", classes, path))
+
+
+def _refuse_bomb(path: Path) -> None:
+    with zipfile.ZipFile(path) as archive:
+        size = sum(member.file_size for member in archive.infolist())
+    if size > MOST_BYTES:
+        raise DataError(f"{path} unpacks to {size:,} bytes; more than {MOST_BYTES:,} are refused")
+
+
+def _check_images(images: np.ndarray, path: Path) -> UInt8[np.ndarray, "n height width channels"]:
+    if images.ndim == 3:
+        images = images[..., None]
+    if images.dtype != np.uint8 or images.ndim != 4 or images.shape[-1] not in (1, 3) or not images.size:
+        raise DataError(
+            f"{path}: images are {images.dtype} {images.shape}; uint8 n x height x width (x 1 or 3 channels) is needed"
+        )
+    return images
+
+
+def _texts(arrays: Mapping[str, np.ndarray], key: str, classes: int, path: Path) -> list[str] | None:
+    """Return an optional array of one text a class."""
+    if key not in arrays:
+        return None
+    texts = [str(text) for text in arrays[key].tolist()]
+    if arrays[key].shape != (classes,):
+        raise DataError(f"{path}: {key} has {arrays[key].shape} entries for {classes} classes")
+    if key == "splits" and not set(texts) <= set(PARTS):
+        odd = sorted(set(texts) - set(PARTS))
+        raise DataError(f"{path}: splits holds {odd[0]!r}; it may hold {', '.join(PARTS)}")
+    return texts

@@ -1,0 +1,267 @@
+"""Write a data set to disk, whole or not at all, with one writer at a time."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import json
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, NamedTuple
+
+import numpy as np
+from filelock import FileLock
+from jaxtyping import UInt8
+
+from cfsl.data.recipe import Recipe
+from cfsl.data.splits import Splits, check_splits
+from cfsl.data.store import (
+    FORMAT,
+    Dataset,
+    DatasetInfo,
+    current_folder,
+    data_root,
+    hash_pixels,
+    open_dataset,
+    read_info,
+)
+from cfsl.errors import DataError
+
+Progress = Callable[[int], None]
+"""Called with the number of images finished since the last call."""
+
+_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
+_PIECE = 4096
+
+
+class LabelledImage(NamedTuple):
+    """One image on its way into a data set."""
+
+    class_name: str
+    image_name: str
+    pixels: UInt8[np.ndarray, "channels height width"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Description:
+    """What is to be written down about a data set beside its pixels."""
+
+    name: str
+    title: str
+    source: str
+    licence: str = "unknown"
+    citation: str = ""
+    recipe: Recipe
+    make_splits: Callable[[Sequence[str]], Mapping[str, Splits]]
+    """Class names -> split files by name; the first one is the default."""
+    check: Callable[[Mapping[str, int], Splits], None] = field(default=lambda sizes, splits: None)
+    """Called with class sizes and the default split before anything is put in force; raises to refuse."""
+
+
+def build_dataset(
+    description: Description,
+    images: Iterable[LabelledImage],
+    *,
+    root: Path | None = None,
+    replace: bool = False,
+    progress: Progress | None = None,
+) -> Dataset:
+    """Write a data set and put it in force.
+
+    If one of that name is there already, it is kept: returned if it is the same data, refused otherwise, unless
+    `replace` is set.
+    """
+    _require_name(description.name)
+    root = root or data_root()
+    home = root / description.name
+    with _one_writer(home), _scratch_folder(home) as scratch:
+        info = _write_all(description, images, scratch, progress or (lambda finished: None))
+        _put_in_force(home, scratch, info, replace=replace)
+    return open_dataset(description.name, root=root)
+
+
+def _require_name(name: str) -> None:
+    if not _NAME.fullmatch(name):
+        raise DataError(
+            f"'{name}' cannot be the name of a data set: use up to 64 small letters, digits, '.', '_' and '-'"
+        )
+
+
+@contextlib.contextmanager
+def _one_writer(home: Path) -> Iterator[None]:
+    """Let a second process that builds the same data set wait for the first."""
+    locks = home.parent / ".locks"
+    try:
+        locks.mkdir(parents=True, exist_ok=True)
+        home.mkdir(exist_ok=True)
+    except OSError as error:
+        raise DataError(f"cannot make {home}: {error.strerror}; set CFSL_DATA to a folder you can write") from error
+    with FileLock(locks / f"{home.name}.lock"):
+        home.mkdir(exist_ok=True)
+        yield
+
+
+@contextlib.contextmanager
+def _scratch_folder(home: Path) -> Iterator[Path]:
+    """Give a clean folder to build in, and leave nothing behind, whatever happens.
+
+    What a killed process left is removed here: the lock is held, so nobody is using it.
+    """
+    scratch = home / ".partial"
+    try:
+        shutil.rmtree(scratch, ignore_errors=True)
+        scratch.mkdir()
+        yield scratch
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            free = shutil.disk_usage(home).free
+            raise DataError(
+                f"the disk of {home} is full ({free:,} bytes free): {error.strerror}. Nothing was changed; free some "
+                f"space or set CFSL_DATA to another disk."
+            ) from error
+        raise DataError(f"cannot write below {home}: {error}. Nothing was changed.") from error
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            home.rmdir()  # succeeds only if nothing was ever put in force
+
+
+class _Spooled(NamedTuple):
+    """An image in the spool, by the name it will be sorted under."""
+
+    class_name: str
+    image_name: str
+    position: int
+
+
+def _write_all(
+    description: Description, images: Iterable[LabelledImage], scratch: Path, progress: Progress
+) -> DatasetInfo:
+    """Write every file of a data set into the scratch folder."""
+    recipe = description.recipe
+    shape = (recipe.channels, recipe.height, recipe.width)
+    with (scratch / "spool").open("w+b") as spool:
+        arrived = _spool_images(images, shape, spool, progress)
+        ordered = sorted(arrived)
+        sizes = _class_sizes(ordered, description.name)
+        splits = description.make_splits(list(sizes))
+        default = next(iter(splits))
+        for name, split in splits.items():
+            check_splits(split, list(sizes), f"split '{name}' of {description.name}")
+        description.check(sizes, splits[default])
+        digest = _write_pixels(spool, ordered, shape, scratch / "pixels.npy")
+    (scratch / "spool").unlink()
+    info = DatasetInfo(
+        format=FORMAT,
+        name=description.name,
+        title=description.title,
+        source=description.source,
+        licence=description.licence,
+        citation=description.citation,
+        recipe=recipe,
+        class_names=tuple(sizes),
+        class_sizes=tuple(sizes.values()),
+        default_splits=default,
+        pixels_sha256=digest,
+    )
+    _write_text(scratch / "images.txt", "".join(f"{image.image_name}\n" for image in ordered))
+    (scratch / "splits").mkdir()
+    for name, split in splits.items():
+        _write_text(scratch / "splits" / f"{name}.json", json.dumps(split, indent=0))
+    _write_text(scratch / "dataset.json", info.model_dump_json(indent=1))
+    return info
+
+
+def _spool_images(
+    images: Iterable[LabelledImage], shape: tuple[int, ...], spool: IO[bytes], progress: Progress
+) -> list[_Spooled]:
+    """Write images in the order they arrive: archives have an order of their own."""
+    arrived = []
+    for position, image in enumerate(images):
+        assert image.pixels.shape == shape and image.pixels.dtype == np.uint8
+        if "\n" in image.image_name or "\n" in image.class_name:
+            raise DataError(f"{image.class_name!r}/{image.image_name!r}: a name may not hold a line break")
+        spool.write(image.pixels.tobytes())
+        arrived.append(_Spooled(image.class_name, image.image_name, position))
+        progress(1)
+    spool.flush()
+    return arrived
+
+
+def _class_sizes(ordered: Sequence[_Spooled], name: str) -> dict[str, int]:
+    """Count the images of each class, and refuse two of the same name."""
+    if not ordered:
+        raise DataError(f"no images were found for '{name}'; looked for .png, .jpg and the like in class folders")
+    sizes: dict[str, int] = {}
+    for before, image in zip([None, *ordered], ordered, strict=False):
+        if before is not None and before[:2] == image[:2]:
+            raise DataError(
+                f"class '{image.class_name}' has two images of the name '{image.image_name}'; rename or remove one"
+            )
+        sizes[image.class_name] = sizes.get(image.class_name, 0) + 1
+    return sizes
+
+
+def _write_pixels(spool: IO[bytes], ordered: Sequence[_Spooled], shape: tuple[int, ...], path: Path) -> str:
+    """Copy the spool in class order into an .npy file, and return the sha256 of the pixels."""
+    spooled = np.memmap(spool, np.uint8, "r", shape=(len(ordered), *shape))
+    digest = hashlib.sha256()
+    with path.open("wb") as out:
+        header = {"descr": "|u1", "fortran_order": False, "shape": spooled.shape}
+        np.lib.format.write_array_header_1_0(out, header)
+        for start in range(0, len(ordered), _PIECE):
+            positions = [image.position for image in ordered[start : start + _PIECE]]
+            piece = spooled[positions].tobytes()
+            digest.update(piece)
+            out.write(piece)
+        _sync(out)
+    return digest.hexdigest()
+
+
+def _write_text(path: Path, text: str) -> None:
+    with path.open("w", encoding="utf-8", newline="\n") as out:
+        out.write(text)
+        _sync(out)
+
+
+def _sync(out: IO[str] | IO[bytes]) -> None:
+    out.flush()
+    os.fsync(out.fileno())
+
+
+def _put_in_force(home: Path, scratch: Path, info: DatasetInfo, *, replace: bool) -> None:
+    """Switch `current` to the new folder; the old one goes when the switch is made."""
+    old = current_folder(info.name, home.parent)
+    if old is not None and not replace:
+        there = _sound(old)
+        if there is not None and there.fingerprint == info.fingerprint:
+            return
+        if there is not None:
+            raise DataError(
+                f"a data set '{info.name}' is there already, with other content (fingerprint {there.fingerprint[:12]}, "
+                f"the new one has {info.fingerprint[:12]}); nothing was changed. Replace it with --replace, or add "
+                f"this one under another name with --as."
+            )
+    generation = 1 + max((int(p.name) for p in home.iterdir() if p.name.isdigit()), default=0)
+    new = home / str(generation)
+    scratch.rename(new)
+    pointer = home / ".current.new"
+    _write_text(pointer, f"{new.name}\n")
+    pointer.replace(home / "current")
+    for stale in home.iterdir():
+        if stale.name.isdigit() and stale != new:
+            shutil.rmtree(stale, ignore_errors=True)
+
+
+def _sound(folder: Path) -> DatasetInfo | None:
+    """Return what is known of the data set in force, or None if it is damaged and not worth keeping."""
+    try:
+        info = read_info(folder)
+        return info if hash_pixels(folder) == info.pixels_sha256 else None
+    except DataError:
+        return None

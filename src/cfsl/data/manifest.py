@@ -1,0 +1,251 @@
+"""Task manifests: the tasks of a setting written down, so that everybody can have the same ones.
+
+A manifest is one gzipped JSON file: what the tasks are (spec, seed, sampler, data set and split by fingerprint), a
+table of the images they use (class name and image name), and for each task the images of its support sets and target
+set with their labels. Its fingerprint is a sha256 over that content, whatever the file's name or compression.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import gzip
+import hashlib
+import io
+import json
+import os
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Int32
+
+from cfsl.data.splits import splits_hash
+from cfsl.data.store import ALL, Dataset
+from cfsl.data.tasks import Tasks
+from cfsl.errors import ManifestError
+from cfsl.sampling import SAMPLER, SAMPLERS, PlanBlock
+from cfsl.spec import TaskSpec
+
+FORMAT = 1
+_MOST_BYTES = 2**30
+_ARRAYS = tuple(PlanBlock.__dataclass_fields__)
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """Tasks by the names of their images."""
+
+    data: str
+    data_fingerprint: str
+    splits: str
+    splits_hash: str
+    split: str
+    spec: TaskSpec
+    seed: int
+    sampler: str
+    numbers: range
+    images: tuple[tuple[str, str], ...]
+    """(class name, image name) of every image that is used."""
+    plan: PlanBlock
+    """Image numbers point into `images`."""
+
+    @classmethod
+    def of(cls, tasks: Tasks) -> Manifest:
+        """Write down tasks."""
+        plan, data = tasks.plan(), tasks.data
+        used, numbers = np.unique(
+            np.concatenate([plan.support_images.ravel(), plan.target_images.ravel()]), return_inverse=True
+        )
+        rows = tasks.images.rows[used]
+        classes = np.searchsorted(data.class_starts, rows, side="right") - 1
+        names = tuple((data.info.class_names[c], data.image_names[row]) for c, row in zip(classes, rows, strict=True))
+        supports = plan.support_images.size
+        return cls(
+            data=data.name,
+            data_fingerprint=data.fingerprint,
+            splits=data.splits_name,
+            splits_hash=splits_hash(data.splits),
+            split=tasks.split,
+            spec=tasks.spec,
+            seed=tasks.seed,
+            sampler=tasks.sampler,
+            numbers=tasks.numbers,
+            images=names,
+            plan=dataclasses.replace(
+                plan,
+                support_images=numbers[:supports].reshape(plan.support_images.shape).astype(np.int32),
+                target_images=numbers[supports:].reshape(plan.target_images.shape).astype(np.int32),
+            ),
+        )
+
+    @property
+    def fingerprint(self) -> str:
+        """The identity of these tasks: which images, in which sets, under which labels, in which order."""
+        digest = hashlib.sha256(self.spec.canonical_json().encode())
+        names = json.dumps(self.images, ensure_ascii=False, separators=(",", ":"))
+        digest.update(names.encode())
+        for name in _ARRAYS:
+            array = np.ascontiguousarray(getattr(self.plan, name), "<i4")
+            digest.update(f"{name}{array.shape}".encode())
+            digest.update(array.tobytes())
+        return digest.hexdigest()
+
+    def write(self, path: Path) -> None:
+        """Write the file, whole or not at all; the same tasks give the same bytes."""
+        content = self._header() | {
+            "fingerprint": self.fingerprint,
+            "images": self.images,
+            "tasks": {name: getattr(self.plan, name).tolist() for name in _ARRAYS},
+        }
+        text = json.dumps(content, ensure_ascii=False, separators=(",", ":"))
+        part = path.with_name(f".{path.name}.{os.getpid()}.part")
+        try:
+            with part.open("wb") as out, gzip.GzipFile("", "wb", fileobj=out, mtime=0) as packed:
+                packed.write(text.encode())
+            part.replace(path)
+        except OSError as error:
+            raise ManifestError(f"{path} cannot be written: {error.strerror or error}") from error
+        finally:
+            part.unlink(missing_ok=True)
+
+    def _header(self) -> dict[str, Any]:
+        return {
+            "format": FORMAT,
+            "data": self.data,
+            "data_fingerprint": self.data_fingerprint,
+            "splits": self.splits,
+            "splits_hash": self.splits_hash,
+            "split": self.split,
+            "spec": json.loads(self.spec.canonical_json()),
+            "seed": self.seed,
+            "sampler": self.sampler,
+            "numbers": [self.numbers.start, self.numbers.stop, self.numbers.step],
+        }
+
+    @classmethod
+    def read(cls, path: Path) -> Manifest:
+        """Read a manifest and check it against its own fingerprint."""
+        content = _read_json(path)
+        try:
+            manifest = cls(
+                **{name: content[name] for name in ("data", "data_fingerprint", "splits", "splits_hash", "split")},
+                spec=TaskSpec(**content["spec"]),
+                seed=int(content["seed"]),
+                sampler=content["sampler"],
+                numbers=range(*content["numbers"]),
+                images=tuple((str(c), str(i)) for c, i in content["images"]),
+                plan=PlanBlock(**{name: np.array(content["tasks"][name], np.int32) for name in _ARRAYS}),
+            )
+            stated = content["fingerprint"]
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
+            raise ManifestError(f"{path} is not a complete task manifest: {error!r}") from error
+        _require_consistent(manifest, path)
+        if manifest.fingerprint != stated:
+            raise ManifestError(
+                f"{path} was changed: its content has fingerprint {manifest.fingerprint[:12]}, it states "
+                f"{str(stated)[:12]}"
+            )
+        return manifest
+
+    def tasks(self, data: Dataset) -> ManifestTasks:
+        """Return these tasks on a data set that has the images, under the same class and image names."""
+        rows = _rows_by_name(data)
+        missing = [image for image in self.images if image not in rows]
+        if missing:
+            first = "/".join(missing[0])
+            raise ManifestError(
+                f"{data.name} lacks {len(missing)} of the {len(self.images)} images of this manifest (first: {first}); "
+                f"it was made from {self.data}"
+            )
+        table = np.array([rows[image] for image in self.images], np.int32)
+        return ManifestTasks(
+            data=data,
+            spec=self.spec,
+            split=ALL,
+            seed=self.seed,
+            numbers=self.numbers,
+            manifest=self,
+            table=table,
+        )
+
+    def recomputed(self, data: Dataset) -> Manifest:
+        """Draw the same tasks again from the data set."""
+        tasks = Tasks(data, self.spec, split=self.split, seed=self.seed, numbers=self.numbers, sampler=self.sampler)
+        return Manifest.of(tasks)
+
+
+@dataclass(frozen=True)
+class ManifestTasks(Tasks):
+    """Tasks that were read from a manifest instead of drawn."""
+
+    manifest: Manifest = dataclasses.field(kw_only=True)
+    table: Int32[np.ndarray, " images"] = dataclasses.field(kw_only=True)
+    """For every image of the manifest, its row in the data set."""
+
+    def __post_init__(self) -> None:
+        """There is nothing to draw, so nothing has to be feasible."""
+
+    def plan(self, numbers: range | None = None) -> PlanBlock:
+        """Look tasks up."""
+        wanted = self.numbers if numbers is None else numbers
+        positions = [self.manifest.numbers.index(number) for number in wanted]
+        arrays = {name: getattr(self.manifest.plan, name)[positions] for name in _ARRAYS}
+        for name in ("support_images", "target_images"):
+            arrays[name] = self.table[arrays[name]]
+        return PlanBlock(**arrays)
+
+
+def _require_consistent(manifest: Manifest, path: Path) -> None:
+    """Refuse image numbers that point nowhere, and lists that are not of one length."""
+    plan, tasks, used = manifest.plan, len(manifest.numbers), len(manifest.images)
+    numbers = np.concatenate([plan.support_images.ravel(), plan.target_images.ravel()])
+    inside = numbers.size > 0 and numbers.min() >= 0 and numbers.max() < used
+    shapes = plan.support_images.shape == plan.support_labels.shape and (
+        plan.target_images.shape == plan.target_labels.shape == plan.target_groups.shape
+    )
+    if not (inside and shapes and len(plan) == len(plan.target_images) == tasks):
+        raise ManifestError(f"{path} is damaged: its lists of images, labels and tasks do not fit each other")
+
+
+def differences(stated: Manifest, drawn: Manifest) -> Iterator[str]:
+    """Say, one by one, how two manifests differ."""
+    for name in ("data_fingerprint", "splits_hash"):
+        a, b = getattr(stated, name), getattr(drawn, name)
+        if a != b:
+            yield f"{name} is {a[:12]} in the manifest and {b[:12]} here"
+    for position, number in enumerate(stated.numbers):
+        if _named(stated, position) != _named(drawn, position):
+            yield f"task {number} differs"
+            return
+
+
+def _named(manifest: Manifest, position: int) -> list[Any]:
+    """Return one task by image names."""
+    plan = manifest.plan.task(position)
+    named = [[manifest.images[i] for i in images.ravel()] for images in (plan.support_images, plan.target_images)]
+    return [*named, plan.support_labels.tolist(), plan.target_labels.tolist(), plan.target_groups.tolist()]
+
+
+def _rows_by_name(data: Dataset) -> dict[tuple[str, str], int]:
+    classes = np.repeat(np.arange(len(data.class_sizes)), data.class_sizes)
+    names = data.info.class_names
+    return {(names[c], image): row for row, (c, image) in enumerate(zip(classes, data.image_names, strict=True))}
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    """Unpack a manifest, but not more than a manifest can need."""
+    try:
+        with gzip.open(io.BytesIO(path.read_bytes())) as packed:
+            text = packed.read(_MOST_BYTES + 1)
+        content = json.loads(text) if len(text) <= _MOST_BYTES else None
+    except (OSError, EOFError, ValueError, zlib.error) as error:
+        raise ManifestError(f"{path} cannot be read as a task manifest: {error}") from error
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        stated = content.get("format") if isinstance(content, dict) else None
+        raise ManifestError(f"{path} is not a task manifest of format {FORMAT} (format: {stated})")
+    if content.get("sampler") not in SAMPLERS:
+        raise ManifestError(f"{path} was drawn by sampler {content.get('sampler')!r}; this version knows {SAMPLER}")
+    return content

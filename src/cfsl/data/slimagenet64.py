@@ -1,0 +1,83 @@
+"""SlimageNet64: 200 images of each of the 1,000 classes of ILSVRC-2012, at 64 x 64.
+
+Antoniou, Patacchiola, Ochal and Storkey, "Defining Benchmarks for Continual Few-Shot Learning", 2020. Splits are
+exactly those of the folders in the archive (rule 4 of the specification). Pixels are kept as published; the ImageNet
+mean and deviation are taken off when tasks are made.
+
+slim-tiny has the same layout with fewer classes, and stands in where the archive cannot be had.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from cfsl.data.build import Description
+from cfsl.data.folder import ClassFolders
+from cfsl.data.recipe import Recipe
+from cfsl.data.splits import PARTS, Splits
+from cfsl.errors import DataError
+
+ZENODO_DOI = "10.5281/zenodo.3672132"
+RECIPE = Recipe(height=64, width=64, channels=3, mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
+CITATION = """@article{antoniou2020defining,
+  title = {Defining Benchmarks for Continual Few-Shot Learning},
+  author = {Antoniou, Antreas and Patacchiola, Massimiliano and Ochal, Mateusz and Storkey, Amos},
+  journal = {arXiv preprint arXiv:2004.11967}, year = {2020}
+}"""
+LICENCE = "ImageNet terms of access: non-commercial research"
+
+
+class Counts(NamedTuple):
+    """How many classes each part has, and how many images each class."""
+
+    train: int
+    val: int
+    test: int
+    images: int
+
+
+SLIMAGENET64 = Counts(train=700, val=100, test=200, images=200)
+SLIM_TINY = Counts(train=140, val=20, test=40, images=200)
+
+
+def describe(name: str, title: str, recipe: Recipe, folders: ClassFolders, counts: Counts) -> Description:
+    """Say what is written down about a data set of this layout."""
+
+    def require_counts(sizes: Mapping[str, int], splits: Splits) -> None:
+        _require_counts(title, sizes, splits, counts)
+
+    return Description(
+        name=name,
+        title=title,
+        source=f"from {folders.source.name}",
+        licence=LICENCE,
+        citation=CITATION,
+        recipe=recipe,
+        make_splits=folders.splits,
+        check=require_counts,
+    )
+
+
+def _require_counts(title: str, sizes: Mapping[str, int], splits: Splits, counts: Counts) -> None:
+    """Refuse an archive whose counts differ, and say how."""
+    problems = [
+        f"{part} has {len(splits.get(part, ()))} classes instead of {getattr(counts, part)}"
+        for part in PARTS
+        if len(splits.get(part, ())) != getattr(counts, part)
+    ]
+    odd = [name for name, size in sizes.items() if size != counts.images]
+    if odd:
+        problems.append(f"{len(odd)} classes have other than {counts.images} images (first: {odd[0]}, {sizes[odd[0]]})")
+    if problems:
+        raise DataError(f"this is not {title}: {'; '.join(problems)}. Nothing was changed.")
+
+
+def find_archive(source: Path) -> Path:
+    """Accept the archive, its unpacked folder, or a folder that holds the archive."""
+    if source.is_dir() and not any((source / part).is_dir() for part in PARTS):
+        archives = sorted(p for p in source.iterdir() if ".tar" in p.suffixes and "slim" in p.name.lower())
+        if len(archives) == 1:
+            return archives[0]
+    return source

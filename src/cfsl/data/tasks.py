@@ -1,0 +1,192 @@
+"""Tasks as tensors: plan + pixels -> Task. Random access, slices, iteration and batches."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import overload
+
+import numpy as np
+import torch
+from jaxtyping import Float32, Int32, Int64
+from torch import Tensor
+
+from cfsl.corrupt import corrupt
+from cfsl.data.images import SplitImages
+from cfsl.data.recipe import Recipe
+from cfsl.data.store import Dataset
+from cfsl.errors import SpecError, lookup
+from cfsl.sampling import SAMPLER, SAMPLERS, PlanBlock, require_feasible
+from cfsl.sampling.philox import Stream
+from cfsl.spec import TaskSpec
+
+_IMAGES_AT_ONCE = 1024
+_PLANNED_AT_ONCE = 1024
+
+
+@dataclass(frozen=True)
+class SupportSet:
+    """A handful of labelled images."""
+
+    images: Float32[Tensor, "images channels height width"]
+    labels: Int64[Tensor, " images"]
+
+
+@dataclass(frozen=True)
+class TargetSet:
+    """The images to be labelled at the end."""
+
+    images: Float32[Tensor, "targets channels height width"]
+    labels: Int64[Tensor, " targets"]
+    groups: Int64[Tensor, " targets"]
+    """The class group (instance test: the support set) that a target was shown in."""
+    covered: Float32[Tensor, " targets"]
+    """The fraction of each target that corruption has replaced; 0 when there is none."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """One task: support sets in order, and a target set."""
+
+    number: int
+    spec: TaskSpec
+    recipe: Recipe
+    support_sets: tuple[SupportSet, ...]
+    target: TargetSet
+
+
+@dataclass(frozen=True)
+class TaskBatch:
+    """Tasks side by side, for learners that can do many at once."""
+
+    numbers: range
+    support_images: Float32[Tensor, "tasks sets images channels height width"]
+    support_labels: Int64[Tensor, "tasks sets images"]
+    target_images: Float32[Tensor, "tasks targets channels height width"]
+    target_labels: Int64[Tensor, "tasks targets"]
+    target_groups: Int64[Tensor, "tasks targets"]
+    covered: Float32[Tensor, "tasks targets"]
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def tasks(self, spec: TaskSpec, recipe: Recipe) -> list[Task]:
+        """Cut into single tasks; their tensors are views of the batch."""
+        return [
+            Task(
+                number,
+                spec,
+                recipe,
+                tuple(map(SupportSet, self.support_images[i], self.support_labels[i])),
+                TargetSet(self.target_images[i], self.target_labels[i], self.target_groups[i], self.covered[i]),
+            )
+            for i, number in enumerate(self.numbers)
+        ]
+
+
+@dataclass(frozen=True)
+class Tasks(Sequence[Task]):
+    """The tasks of one setting on one split of a data set.
+
+    Example: ``Tasks(load("glyphs"), TaskSpec.type_b(nss=3))[17]`` is task 17 of the test split. A task depends on
+    the data set, its split, the spec, the seed, the sampler and its number, and on nothing else.
+    """
+
+    data: Dataset
+    spec: TaskSpec
+    split: str = "test"
+    seed: int = 0
+    numbers: range = range(600)
+    sampler: str = SAMPLER
+
+    def __post_init__(self) -> None:
+        lookup(SAMPLERS, self.sampler, "sampler")
+        if len(self.numbers) and min(self.numbers) < 0:
+            raise SpecError(f"tasks are numbered from 0 on, not from {min(self.numbers)}")
+        if self.sampler == SAMPLER:
+            require_feasible(self.class_sizes, self.spec, f"{self.data.name}/{self.split}")
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    @overload
+    def __getitem__(self, index: int) -> Task: ...
+    @overload
+    def __getitem__(self, index: slice) -> Tasks: ...
+    def __getitem__(self, index: int | slice) -> Task | Tasks:
+        """Return one task, or the tasks of a slice (which are drawn when they are used)."""
+        if isinstance(index, slice):
+            return replace(self, numbers=self.numbers[index])
+        number = self.numbers[index]
+        return next(iter(replace(self, numbers=range(number, number + 1))))
+
+    def __iter__(self) -> Iterator[Task]:
+        for batch in self.batches():
+            yield from batch.tasks(self.spec, self.data.info.recipe)
+
+    def batches(self, size: int | None = None) -> Iterator[TaskBatch]:
+        """Yield all tasks in order, `size` at a time (or as many as the cache likes); the last batch may be smaller."""
+        if size is None:
+            size = max(1, _IMAGES_AT_ONCE // (self.spec.support_images + self.spec.target_images))
+        if size < 1:
+            raise SpecError(f"a batch holds at least one task, not {size}")
+        planned = max(1, _PLANNED_AT_ONCE // size) * size
+        for start in range(0, len(self), planned):
+            numbers = self.numbers[start : start + planned]
+            plan = self.plan(numbers)
+            for first in range(0, len(numbers), size):
+                part = slice(first, first + size)
+                yield self._gathered(plan[part], numbers[part])
+
+    def plan(self, numbers: range | None = None) -> PlanBlock:
+        """Return which images the tasks hold, numbered over the split. Reads no pixel."""
+        return SAMPLERS[self.sampler](
+            self.class_sizes,
+            self.spec,
+            self.numbers if numbers is None else numbers,
+            seed=self.seed,
+            split=self.split,
+        )
+
+    @functools.cached_property
+    def classes(self) -> Int64[np.ndarray, " classes"]:
+        """The numbers of the split's classes in the data set."""
+        return self.data.classes_of(self.split)
+
+    @functools.cached_property
+    def class_sizes(self) -> Int64[np.ndarray, " classes"]:
+        """How many images each class of the split has."""
+        return np.asarray(self.data.class_sizes[self.classes])
+
+    @property
+    def images(self) -> SplitImages:
+        """The split's images, kept with the data set so that all its tasks share them."""
+        return self.data.shared((SplitImages, self.split), lambda: SplitImages.of(self.data, self.classes))
+
+    def _gathered(self, plan: PlanBlock, numbers: range) -> TaskBatch:
+        """Gather the images of a plan as tensors; corrupt the targets if the spec says so."""
+        targets, covered = self._targets(plan.target_images, numbers)
+        return TaskBatch(
+            numbers=numbers,
+            support_images=torch.from_numpy(self.images.normalised(plan.support_images)),
+            support_labels=torch.from_numpy(plan.support_labels.astype(np.int64)),
+            target_images=torch.from_numpy(targets),
+            target_labels=torch.from_numpy(plan.target_labels.astype(np.int64)),
+            target_groups=torch.from_numpy(plan.target_groups.astype(np.int64)),
+            covered=torch.from_numpy(covered),
+        )
+
+    def _targets(
+        self, targets: Int32[np.ndarray, "tasks targets"], numbers: range
+    ) -> tuple[Float32[np.ndarray, "tasks targets channels height width"], Float32[np.ndarray, "tasks targets"]]:
+        """Return target images; corruption is done in pixel space, before normalisation."""
+        if self.spec.corruption is None:
+            return self.images.normalised(targets), np.zeros(targets.shape, np.float32)
+        stream = Stream.named("corruption", SAMPLER, self.split, self.seed, self.spec.draw_json())
+        images = self.images.in_unit_range(targets)
+        covered = np.empty(targets.shape, np.float32)
+        for i, number in enumerate(numbers):
+            images[i], covered[i] = corrupt(images[i], self.spec.corruption, stream=stream, task=number)
+        self.images.normalise(images)
+        return images, covered

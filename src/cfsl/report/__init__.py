@@ -1,0 +1,1 @@
+"""Reporting: tasks and results -> pictures, tables and pages."""

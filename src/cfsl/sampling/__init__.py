@@ -1,0 +1,50 @@
+"""Sampling: spec + class sizes + seed + task number -> which images, as numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+import numpy as np
+from jaxtyping import Integer
+
+from cfsl.sampling.as_released import as_released_2020_04, as_released_2020_08
+from cfsl.sampling.draw import SAMPLER, draw_tasks
+from cfsl.sampling.feasible import is_feasible, nearest_feasible, require_feasible
+from cfsl.sampling.plan import PlanBlock, TaskPlan
+from cfsl.spec import TaskSpec
+
+
+class Sampler(Protocol):
+    """What every sampler is: a pure function from class sizes, spec, seed and task numbers to image numbers."""
+
+    def __call__(
+        self,
+        class_sizes: Integer[np.ndarray, " classes"],
+        spec: TaskSpec,
+        tasks: range,
+        *,
+        seed: int,
+        split: str,
+    ) -> PlanBlock:
+        """Draw the tasks with these numbers."""
+        ...
+
+
+SAMPLERS: Mapping[str, Sampler] = {
+    SAMPLER: draw_tasks,
+    "as_released_2020_04": as_released_2020_04,
+    "as_released_2020_08": as_released_2020_08,
+}
+
+__all__ = [
+    "SAMPLER",
+    "SAMPLERS",
+    "PlanBlock",
+    "Sampler",
+    "TaskPlan",
+    "draw_tasks",
+    "is_feasible",
+    "nearest_feasible",
+    "require_feasible",
+]

@@ -1,0 +1,117 @@
+"""What the published code draws, for comparison only: never use these samplers for results.
+
+Both follow the code published with "Defining Benchmarks for Continual Few-Shot Learning", down to its generators
+(classes from RandomState(index), images from RandomState(seed + index)):
+
+as_released_2020_04    the code behind the paper's tables. All support sets of a class group hold the *same* images,
+                       and a class gets a new label in every support set, whatever the class change interval.
+as_released_2020_08    after the corrections of August 2020. Labels are right, but images are redrawn for every
+                       support set, so that support images come back as targets (with 20 images a class: 5 of 100
+                       targets at NSS=4, CCI=2, and 37 % of them at NSS=CCI=10).
+
+Both draw k_target targets per class *and support set*, repeats included.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from jaxtyping import Int, Integer
+
+from cfsl.errors import InfeasibleSpecError, SpecError
+from cfsl.sampling.plan import PlanBlock
+from cfsl.spec import TaskSpec
+
+
+def as_released_2020_04(
+    class_sizes: Integer[np.ndarray, " classes"],
+    spec: TaskSpec,
+    tasks: range,
+    *,
+    seed: int = 100,
+    split: str = "test",
+) -> PlanBlock:
+    """Draw as the code of April 2020 did: identical images across a group, a label per support set."""
+    return _draw(class_sizes, spec, tasks, seed, split, redraw=False)
+
+
+def as_released_2020_08(
+    class_sizes: Integer[np.ndarray, " classes"],
+    spec: TaskSpec,
+    tasks: range,
+    *,
+    seed: int = 100,
+    split: str = "test",
+) -> PlanBlock:
+    """Draw as the corrected code of August 2020 did: images redrawn for every support set."""
+    return _draw(class_sizes, spec, tasks, seed, split, redraw=True)
+
+
+def _draw(
+    class_sizes: Integer[np.ndarray, " classes"],
+    spec: TaskSpec,
+    tasks: range,
+    seed: int,
+    split: str,
+    *,
+    redraw: bool,
+) -> PlanBlock:
+    """Draw the tasks one by one; only images and the label rule differ between the two releases."""
+    _require_drawable(class_sizes, spec, split)
+    drawn = np.stack([_draw_images(class_sizes, spec, task, seed, redraw=redraw) for task in tasks])
+    supports, targets = drawn[..., : spec.k_shot], drawn[..., spec.k_shot :]
+
+    sets = np.arange(spec.nss)[:, None, None]
+    label_group = sets // spec.interval if redraw else sets
+    first_label = 0 if spec.overwrite else label_group * spec.n_way
+    labels = np.arange(spec.n_way)[:, None] + first_label
+    groups = np.broadcast_to(sets // spec.interval, targets.shape)
+    n = len(tasks)
+    return PlanBlock(
+        support_images=supports.reshape(n, spec.nss, -1),
+        support_labels=_spread(labels, supports.shape).reshape(n, spec.nss, -1),
+        target_images=targets.reshape(n, -1),
+        target_labels=_spread(labels, targets.shape).reshape(n, -1),
+        target_groups=groups.astype(np.int32).reshape(n, -1),
+    )
+
+
+def _spread(labels: Int[np.ndarray, ...], shape: tuple[int, ...]) -> Int[np.ndarray, ...]:
+    """Give every image of a class the label of that class."""
+    return np.broadcast_to(labels, shape).astype(np.int32)
+
+
+def _draw_images(
+    class_sizes: Integer[np.ndarray, " classes"], spec: TaskSpec, task: int, seed: int, *, redraw: bool
+) -> Int[np.ndarray, "sets ways samples"]:
+    """Return the image numbers of one task, support and target of a class side by side."""
+    class_generator, image_generator = np.random.RandomState(task), np.random.RandomState(seed + task)
+    starts = np.concatenate([[0], np.cumsum(class_sizes)[:-1]])
+    pool = np.arange(len(class_sizes))
+    samples = spec.k_shot + spec.k_target
+    sets = []
+    for _ in range(spec.groups):
+        chosen = class_generator.choice(pool, size=spec.n_way, replace=False)
+        pool = pool[~np.isin(pool, chosen)]
+        class_generator.shuffle(chosen)
+        for position in range(spec.interval):
+            if redraw or position == 0:
+                images = np.stack(
+                    [starts[c] + image_generator.choice(class_sizes[c], size=samples, replace=False) for c in chosen]
+                )
+            sets.append(images)
+    return np.stack(sets).astype(np.int32)
+
+
+def _require_drawable(class_sizes: Integer[np.ndarray, " classes"], spec: TaskSpec, split: str) -> None:
+    """Refuse what the published code cannot draw."""
+    if spec.kind != "class" or spec.nss % spec.interval:
+        raise SpecError(
+            f"the published code draws class tasks whose nss is a multiple of cci, not kind='{spec.kind}', "
+            f"nss={spec.nss}, cci={spec.cci}; use the default sampler"
+        )
+    smallest = int(class_sizes.min())
+    if len(class_sizes) < spec.classes or smallest < spec.k_shot + spec.k_target:
+        raise InfeasibleSpecError(
+            f"the {split} split has {len(class_sizes)} classes of at least {smallest} images; this task needs "
+            f"{spec.classes} classes of {spec.k_shot + spec.k_target}. Lower nss, n_way or k_target."
+        )

@@ -1,0 +1,54 @@
+"""Which images a task holds, as numbers: no pixel has been read yet."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Int32
+
+
+@dataclass(frozen=True)
+class TaskPlan:
+    """One task. Images are numbered class after class, over the classes that the sampler was given."""
+
+    support_images: Int32[np.ndarray, "sets images"]
+    support_labels: Int32[np.ndarray, "sets images"]
+    target_images: Int32[np.ndarray, " targets"]
+    target_labels: Int32[np.ndarray, " targets"]
+    target_groups: Int32[np.ndarray, " targets"]
+    """The class group (instance test: the support set) that a target was shown in."""
+
+
+@dataclass(frozen=True)
+class PlanBlock:
+    """Many tasks of one setting."""
+
+    support_images: Int32[np.ndarray, "tasks sets images"]
+    support_labels: Int32[np.ndarray, "tasks sets images"]
+    target_images: Int32[np.ndarray, "tasks targets"]
+    target_labels: Int32[np.ndarray, "tasks targets"]
+    target_groups: Int32[np.ndarray, "tasks targets"]
+
+    @classmethod
+    def empty(cls, tasks: int, sets: int, images: int, targets: int) -> PlanBlock:
+        """Return room for so many tasks."""
+        shapes = [(tasks, sets, images)] * 2 + [(tasks, targets)] * 3
+        return cls(*(np.empty(shape, np.int32) for shape in shapes))
+
+    def __len__(self) -> int:
+        return len(self.support_images)
+
+    def __getitem__(self, part: slice) -> PlanBlock:
+        """Return some of the tasks."""
+        return PlanBlock(**{name: getattr(self, name)[part] for name in self.__dataclass_fields__})
+
+    def task(self, position: int) -> TaskPlan:
+        """Return the task at `position` of this block."""
+        return TaskPlan(
+            self.support_images[position],
+            self.support_labels[position],
+            self.target_images[position],
+            self.target_labels[position],
+            self.target_groups[position],
+        )

@@ -1,0 +1,55 @@
+"""Shapes are checked in every test: jaxtyping and beartype read the annotations of every room that holds arrays.
+
+Real data is found through CFSL_TEST_DATA; tests that need it are skipped without it, and everything else runs on
+glyphs and on small archives made here.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import jaxtyping
+import pytest
+
+_DATA_WITH_ARRAYS = ("arrays", "glyphs", "images", "manifest", "recipe", "splits", "store", "summary", "tasks")
+_WITH_ARRAYS = ["cfsl.sampling", "cfsl.corrupt", "cfsl.report", *(f"cfsl.data.{name}" for name in _DATA_WITH_ARRAYS)]
+jaxtyping.install_import_hook(_WITH_ARRAYS, "beartype.beartype")
+
+from hypothesis import HealthCheck, settings  # noqa: E402 - the hook has to come first
+
+settings.register_profile("cfsl", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("cfsl")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def data_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Keep the tests away from the user's own data sets."""
+    root = tmp_path_factory.mktemp("data")
+    os.environ["CFSL_DATA"] = str(root)
+    return root
+
+
+@pytest.fixture(scope="session")
+def real_data() -> Path:
+    """Return the folder with the real archives, or skip."""
+    folder = Path(os.environ.get("CFSL_TEST_DATA", "no-such-folder"))
+    if not folder.is_dir():
+        pytest.skip("CFSL_TEST_DATA is not set")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def glyphs(data_root: Path):
+    """Return a small glyphs data set."""
+    from cfsl.data.catalog import load
+
+    return load("glyphs-400x20")
+
+
+@pytest.fixture(scope="session")
+def omniglot(real_data: Path, data_root: Path):
+    """Return the real Omniglot, imported once."""
+    from cfsl.data.catalog import AddRequest, add_dataset
+
+    return add_dataset(AddRequest(name="omniglot", source=real_data))
