@@ -2,49 +2,82 @@
 
 from __future__ import annotations
 
-import os
 import sys
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from cfsl import __version__
 from cfsl.cli import data, tasks
-from cfsl.cli.console import err
+from cfsl.cli.console import complain, drop_output, open_streams, say
 from cfsl.errors import CfslError
+
+_STOPPED = 130  # what a shell expects after Ctrl-C
+# Click's UsageError, or the copy of it that newer typers carry.
+_UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 
 app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     help="The benchmark for continual few-shot learning.",
-    epilog="Example: cfsl tasks show --type D --nss 4 --cci 2 --out task.png",
+    epilog="Examples, which need no download:\n\n"
+    "cfsl tasks show --type D --nss 4 --cci 2 --out task.png\n\n"
+    "cfsl tasks export --type B --nss 3 --out b3.json.gz\n\n"
+    "cfsl data list",
 )
 app.add_typer(data.app, name="data")
 app.add_typer(tasks.app, name="tasks")
 
 
-@app.callback()
-def options(
-    version: Annotated[bool, typer.Option("--version", is_eager=True, help="Print the version.")] = False,
-) -> None:
-    """The benchmark for continual few-shot learning."""
-    if version:
-        from cfsl.cli.console import say
-
+def _print_version(wanted: bool) -> None:
+    if wanted:
         say(f"cfsl {__version__}")
         raise typer.Exit
 
 
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_print_version, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """The benchmark for continual few-shot learning."""
+
+
 def main() -> None:
     """Run the command; what the user can mend is one line and exit code 2."""
+    open_streams()
+    code = _guarded(lambda: app(standalone_mode=False))
+    sys.exit(max(code, _guarded(sys.stdout.flush)))
+
+
+def _guarded(action: Any) -> int:
+    """Do something and return the exit code, whatever happens."""
     try:
-        app()
+        code = int(action() or 0)
+        if code == _STOPPED:
+            complain("stopped")
+        return code
+    except (KeyboardInterrupt, typer.Abort):
+        complain("stopped")
+        return _STOPPED
     except CfslError as error:
-        err.print(f"cfsl: {error}", markup=False)
-        sys.exit(2)
-    except KeyboardInterrupt:
-        err.print("cfsl: stopped")
-        sys.exit(130)
+        complain(str(error))
+    except _UsageError as error:
+        complain(_usage(error))
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(1)
+        drop_output()
+        return 1
+    except OSError as error:
+        complain(f"{error.filename}: {error.strerror}" if error.filename else str(error))
+        if action == sys.stdout.flush:
+            drop_output()
+    return 2
+
+
+def _usage(error: Any) -> str:
+    """Say what is wrong with the options, and where they are explained."""
+    if type(error).__name__ == "NoArgsIsHelpError":
+        return "give a command"
+    help_of = f"; see '{error.ctx.command_path} --help'" if error.ctx else ""
+    return str(error.format_message()).rstrip(".") + help_of

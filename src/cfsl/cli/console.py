@@ -1,50 +1,88 @@
-"""What the commands share: printing, progress bars, and errors as one line."""
+"""What the commands share: text for people, JSON for programs, and progress bars."""
 
 from __future__ import annotations
 
 import contextlib
+import io
 import json
+import os
 import sys
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    DownloadColumn,
-    MofNCompleteColumn,
-    Progress,
-    TextColumn,
-    TimeRemainingColumn,
-)
-
-out = Console(highlight=False, soft_wrap=True)
-err = Console(stderr=True, highlight=False, soft_wrap=True)
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
 
-def say(text: str) -> None:
-    """Print a line for a person; names from data sets are not read as markup."""
-    out.print(text, markup=False)
+def say(text: str = "") -> None:
+    """Print a line for a person."""
+    sys.stdout.write(_printable(text) + "\n")
+
+
+def complain(text: str) -> None:
+    """Print one line on stderr."""
+    sys.stderr.write(f"cfsl: {_printable(text)}\n")
 
 
 def print_json(value: Any) -> None:
-    """Print a value for a program."""
-    sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+    """Print a value for a program, in ASCII: no name can be one that the terminal lacks letters for."""
+    sys.stdout.write(json.dumps(value, indent=2) + "\n")
+
+
+def _printable(text: str) -> str:
+    """Write out line breaks and control characters: a name from somebody's archive must not steer the terminal."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def open_streams() -> None:
+    """Let stdout and stderr take any text, even where they are closed."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: PTH123, SIM115 - stays open as long as the process
+        elif isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def drop_output() -> None:
+    """Send the rest of stdout nowhere: its reader has gone, or its disk is full."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 @contextlib.contextmanager
-def counting(what: str, total: int | None) -> Iterator[Callable[[int], None]]:
+def counting(what: str, total: int | None = None, unit: str = "images") -> Iterator[Callable[[int], None]]:
     """Show a bar that is told how many more are done."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=err, transient=True) as bar:
-        task = bar.add_task(what, total=total)
-        yield lambda finished: bar.advance(task, finished)
+    with _bars() as bars:
+        yield _count(bars, what, total, unit)
 
 
 @contextlib.contextmanager
-def downloading(what: str) -> Iterator[Callable[[int, int], None]]:
-    """Show a bar of bytes."""
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=err, transient=True) as bar:
-        task = bar.add_task(what, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total or None)
+def fetching(name: str) -> Iterator[tuple[Callable[[int, int], None], Callable[[int], None]]]:
+    """Show a bar of bytes that is told how many of how many are here, and a bar of images after it."""
+    with _bars() as bars:
+        task = bars.add_task(f"fetching {name}", total=None, visible=False, unit="MB")
+
+        def received(done: int, total: int) -> None:
+            bars.update(task, completed=done / 1e6, total=total / 1e6 or None, visible=True)
+
+        yield received, _count(bars, f"packing {name}", None, "images")
+
+
+def _count(bars: Progress, what: str, total: int | None, unit: str) -> Callable[[int], None]:
+    task = bars.add_task(what, total=total, visible=False, unit=unit)
+    return lambda finished: bars.update(task, advance=finished, visible=True)
+
+
+def _bars() -> Progress:
+    """Return bars that appear on stderr, one by one as they start to move, if stderr is a terminal."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    console = Console(stderr=True)
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        TextColumn("{task.completed:,.0f} {task.fields[unit]}", markup=False),
+        TimeRemainingColumn(),
+    )
+    return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)

@@ -6,11 +6,13 @@ because something is wrong with them.
 
 from __future__ import annotations
 
+import codecs
+import lzma
 import tarfile
 import zipfile
 import zlib
 from collections.abc import Iterator
-from pathlib import Path, PurePosixPath
+from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import IO, NamedTuple
 
 from cfsl.errors import ArchiveError, DataError
@@ -22,8 +24,10 @@ _DAMAGE = (
     zipfile.BadZipFile,
     tarfile.TarError,
     zlib.error,
+    lzma.LZMAError,
     EOFError,
     OSError,
+    ValueError,
     RuntimeError,
     NotImplementedError,
 )
@@ -42,10 +46,20 @@ def files_of(source: Path) -> Iterator[File]:
         return _files_of_folder(source)
     if not source.exists():
         raise DataError(f"{source} does not exist; give a folder, a .zip or a .tar(.gz, .bz2, .xz)")
+    if not source.is_file():
+        raise DataError(f"{source} is neither a file nor a folder; give a folder, a .zip or a .tar(.gz, .bz2, .xz)")
     if zipfile.is_zipfile(source):
         return _files_of_zip(source)
     _refuse_other_things(source)
     return _files_of_tar(source)
+
+
+def require_storable(name: str, where: str) -> None:
+    """Refuse a name that cannot be one line of a text file: it holds a line break, or is not Unicode."""
+    if name.isprintable():
+        return
+    if name.splitlines() not in ([], [name]) or any("\ud800" <= letter <= "\udfff" for letter in name):
+        raise DataError(f"{where} holds the name {name!a}, with a line break or bytes that are not UTF-8; rename it")
 
 
 def _files_of_folder(source: Path) -> Iterator[File]:
@@ -54,14 +68,21 @@ def _files_of_folder(source: Path) -> Iterator[File]:
         inside = PurePosixPath(path.relative_to(source).as_posix())
         if _is_hidden(inside):
             continue
+        require_storable(str(inside), str(source))
         if path.is_symlink():
             raise DataError(f"{path} is a link; copy the file it points to, or remove it")
         if path.is_dir():
             yield File(inside, None)
-        elif _is_image(inside):
-            if path.stat().st_size > LARGEST_FILE:
-                raise ArchiveError(_too_large(inside, source, path.stat().st_size))
-            yield File(inside, path.read_bytes())
+        elif path.is_file() and _is_image(inside):
+            yield File(inside, _read_file(path, inside, source))
+
+
+def _read_file(path: Path, inside: PurePosixPath, source: Path) -> bytes:
+    try:
+        with path.open("rb") as stream:
+            return _read_bounded(stream, inside, source)
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror}. Make it readable, or remove it.") from error
 
 
 def _files_of_zip(source: Path) -> Iterator[File]:
@@ -127,9 +148,9 @@ def _read_bounded(stream: IO[bytes], inside: PurePosixPath, source: Path, promis
 
 def _safe(name: str, source: Path, *, linked: bool, count: int) -> PurePosixPath:
     """Refuse names that lead out of the archive, links, and archives without end."""
+    require_storable(name, str(source))
     path = PurePosixPath(name.replace("\\", "/"))
-    drive = len(path.parts) > 0 and path.parts[0].endswith(":")
-    if path.is_absolute() or ".." in path.parts or drive:
+    if path.is_absolute() or ".." in path.parts or PureWindowsPath(name).drive:
         raise ArchiveError(
             f"{source} holds '{name}', a path that leads out of the archive. It is not what it seems to be: "
             f"download it again from its publisher."
@@ -143,11 +164,14 @@ def _safe(name: str, source: Path, *, linked: bool, count: int) -> PurePosixPath
 
 def _refuse_other_things(source: Path) -> None:
     """Tell a saved web page or an empty file from a damaged archive: the remedy differs."""
-    with source.open("rb") as stream:
-        start = stream.read(512).lstrip().lower()
+    try:
+        with source.open("rb") as stream:
+            start = stream.read(512).removeprefix(codecs.BOM_UTF8).lstrip().lower()
+    except OSError as error:
+        raise DataError(f"{source} cannot be read: {error.strerror}. Make it readable.") from error
     if not start:
         raise ArchiveError(f"{source} is empty; download it again.")
-    if start.startswith((b"<!doctype", b"<html", b"<?xml", b"<head")):
+    if start.startswith((b"<!doctype", b"<html", b"<?xml", b"<head", b"<!--")):
         raise ArchiveError(
             f"{source} is a web page, not an archive: the server sent an error or a login page instead. "
             f"Open it in a browser to see why, and download again."

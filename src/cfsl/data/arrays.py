@@ -54,11 +54,21 @@ def read_array_file(path: Path) -> ArrayFile:
         _refuse_bomb(path)
         with np.load(path, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
-    except (OSError, ValueError, zipfile.BadZipFile, EOFError, NotImplementedError) as error:
-        raise DataError(f"{path} cannot be read as an .npz file of plain arrays: {error}") from error
+    except DataError:
+        raise
+    except Exception as error:  # zipfile, zlib and numpy's header reader raise a dozen kinds for damaged files
+        raise DataError(
+            f"{path} cannot be read as an .npz file of plain arrays: {error}. Write it again with numpy.savez."
+        ) from error
+    odd = [name for name, array in arrays.items() if not isinstance(array, np.ndarray)]
+    if odd:
+        raise DataError(f"{path} holds '{odd[0]}', which is no array; write it again with numpy.savez")
     missing = {"images", "labels"} - arrays.keys()
     if missing:
-        raise DataError(f"{path} has no {' and no '.join(sorted(missing))}; it holds {', '.join(arrays) or 'nothing'}")
+        raise DataError(
+            f"{path} has no {' and no '.join(sorted(missing))}; it holds {', '.join(arrays) or 'nothing'}, and both "
+            f"images and labels are needed"
+        )
     images, labels = _check_images(arrays["images"], path), arrays["labels"]
     if labels.shape != (len(images),) or labels.dtype.kind not in "iu" or (labels.size and labels.min() < 0):
         raise DataError(
@@ -67,11 +77,13 @@ def read_array_file(path: Path) -> ArrayFile:
     present = np.unique(labels)
     classes = int(present[-1]) + 1
     if len(present) < classes:
-        gap = int(np.setdiff1d(np.arange(classes), present)[0])
+        gap = int(np.flatnonzero(present != np.arange(len(present)))[0])
         raise DataError(f"{path}: class {gap} of {classes} has no images; number the classes without gaps")
     names = _texts(arrays, "class_names", classes, path) or [f"class{i:06d}" for i in range(classes)]
     if len(set(names)) < classes:
-        raise DataError(f"{path}: class_names holds {len(set(names))} different names for {classes} classes")
+        raise DataError(
+            f"{path}: class_names holds {len(set(names))} different names for {classes} classes; give each its own"
+        )
     return ArrayFile(images, labels, names, _texts(arrays, "splits", classes, path))
 
 
@@ -92,13 +104,19 @@ def _check_images(images: np.ndarray, path: Path) -> UInt8[np.ndarray, "n height
     return images
 
 
+def _text(entry: str | bytes | int) -> str:
+    return entry.decode("utf-8", "surrogateescape") if isinstance(entry, bytes) else str(entry)
+
+
 def _texts(arrays: Mapping[str, np.ndarray], key: str, classes: int, path: Path) -> list[str] | None:
     """Return an optional array of one text a class."""
     if key not in arrays:
         return None
-    texts = [str(text) for text in arrays[key].tolist()]
-    if arrays[key].shape != (classes,):
-        raise DataError(f"{path}: {key} has {arrays[key].shape} entries for {classes} classes")
+    if arrays[key].shape != (classes,) or arrays[key].dtype.kind not in "USiu":
+        raise DataError(
+            f"{path}: {key} is {arrays[key].dtype} {arrays[key].shape}; a text for each of {classes} classes is needed"
+        )
+    texts = [_text(entry) for entry in arrays[key].tolist()]
     if key == "splits" and not set(texts) <= set(PARTS):
         odd = sorted(set(texts) - set(PARTS))
         raise DataError(f"{path}: splits holds {odd[0]!r}; it may hold {', '.join(PARTS)}")

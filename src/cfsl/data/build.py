@@ -18,8 +18,9 @@ import numpy as np
 from filelock import FileLock
 from jaxtyping import UInt8
 
+from cfsl.data.archive import require_storable
 from cfsl.data.recipe import Recipe
-from cfsl.data.splits import Splits, check_splits
+from cfsl.data.splits import Splits, check_splits, read_splits
 from cfsl.data.store import (
     FORMAT,
     Dataset,
@@ -28,6 +29,7 @@ from cfsl.data.store import (
     data_root,
     hash_pixels,
     open_dataset,
+    read_image_names,
     read_info,
 )
 from cfsl.errors import DataError
@@ -37,6 +39,7 @@ Progress = Callable[[int], None]
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 _PIECE = 4096
+_SCRATCH, _POINTER = ".partial", ".current.new"
 
 
 class LabelledImage(NamedTuple):
@@ -59,8 +62,8 @@ class Description:
     recipe: Recipe
     make_splits: Callable[[Sequence[str]], Mapping[str, Splits]]
     """Class names -> split files by name; the first one is the default."""
-    check: Callable[[Mapping[str, int], Splits], None] = field(default=lambda sizes, splits: None)
-    """Called with class sizes and the default split before anything is put in force; raises to refuse."""
+    check: Callable[[Mapping[str, int], Mapping[str, Splits]], None] = field(default=lambda sizes, splits: None)
+    """Called with class sizes and the splits before anything is put in force; raises to refuse."""
 
 
 def build_dataset(
@@ -95,14 +98,15 @@ def _require_name(name: str) -> None:
 @contextlib.contextmanager
 def _one_writer(home: Path) -> Iterator[None]:
     """Let a second process that builds the same data set wait for the first."""
-    locks = home.parent / ".locks"
+    lock = FileLock(home.parent / ".locks" / f"{home.name}.lock")
     try:
-        locks.mkdir(parents=True, exist_ok=True)
-        home.mkdir(exist_ok=True)
+        Path(lock.lock_file).parent.mkdir(parents=True, exist_ok=True)
+        held = lock.acquire()
     except OSError as error:
-        raise DataError(f"cannot make {home}: {error.strerror}; set CFSL_DATA to a folder you can write") from error
-    with FileLock(locks / f"{home.name}.lock"):
-        home.mkdir(exist_ok=True)
+        raise DataError(
+            f"cannot write {lock.lock_file}: {error.strerror}; set CFSL_DATA to a folder you can write"
+        ) from error
+    with held:
         yield
 
 
@@ -112,23 +116,36 @@ def _scratch_folder(home: Path) -> Iterator[Path]:
 
     What a killed process left is removed here: the lock is held, so nobody is using it.
     """
-    scratch = home / ".partial"
+    scratch = home / _SCRATCH
     try:
-        shutil.rmtree(scratch, ignore_errors=True)
+        home.mkdir(exist_ok=True)
+        _tidy(home)
         scratch.mkdir()
         yield scratch
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            free = shutil.disk_usage(home).free
+            free = shutil.disk_usage(home.parent).free
             raise DataError(
                 f"the disk of {home} is full ({free:,} bytes free): {error.strerror}. Nothing was changed; free some "
                 f"space or set CFSL_DATA to another disk."
             ) from error
-        raise DataError(f"cannot write below {home}: {error}. Nothing was changed.") from error
+        raise DataError(
+            f"cannot write below {home}: {error}. Nothing was changed; set CFSL_DATA to a folder you can write."
+        ) from error
     finally:
-        shutil.rmtree(scratch, ignore_errors=True)
         with contextlib.suppress(OSError):
+            _tidy(home)
             home.rmdir()  # succeeds only if nothing was ever put in force
+
+
+def _tidy(home: Path) -> None:
+    """Remove what was built and is not in force."""
+    in_force = current_folder(home.name, home.parent)
+    for path in home.iterdir():
+        if path.name == _POINTER:
+            path.unlink()
+        elif path.name == _SCRATCH or (path.name.isdigit() and path != in_force):
+            shutil.rmtree(path, ignore_errors=True)
 
 
 class _Spooled(NamedTuple):
@@ -146,14 +163,14 @@ def _write_all(
     recipe = description.recipe
     shape = (recipe.channels, recipe.height, recipe.width)
     with (scratch / "spool").open("w+b") as spool:
-        arrived = _spool_images(images, shape, spool, progress)
+        arrived = _spool_images(images, shape, spool, progress, description.source)
         ordered = sorted(arrived)
-        sizes = _class_sizes(ordered, description.name)
+        sizes = _class_sizes(ordered, description)
         splits = description.make_splits(list(sizes))
+        description.check(sizes, splits)
         default = next(iter(splits))
         for name, split in splits.items():
             check_splits(split, list(sizes), f"split '{name}' of {description.name}")
-        description.check(sizes, splits[default])
         digest = _write_pixels(spool, ordered, shape, scratch / "pixels.npy")
     (scratch / "spool").unlink()
     info = DatasetInfo(
@@ -178,14 +195,13 @@ def _write_all(
 
 
 def _spool_images(
-    images: Iterable[LabelledImage], shape: tuple[int, ...], spool: IO[bytes], progress: Progress
+    images: Iterable[LabelledImage], shape: tuple[int, ...], spool: IO[bytes], progress: Progress, source: str
 ) -> list[_Spooled]:
     """Write images in the order they arrive: archives have an order of their own."""
     arrived = []
     for position, image in enumerate(images):
         assert image.pixels.shape == shape and image.pixels.dtype == np.uint8
-        if "\n" in image.image_name or "\n" in image.class_name:
-            raise DataError(f"{image.class_name!r}/{image.image_name!r}: a name may not hold a line break")
+        require_storable(f"{image.class_name}/{image.image_name}", source)
         spool.write(image.pixels.tobytes())
         arrived.append(_Spooled(image.class_name, image.image_name, position))
         progress(1)
@@ -193,15 +209,19 @@ def _spool_images(
     return arrived
 
 
-def _class_sizes(ordered: Sequence[_Spooled], name: str) -> dict[str, int]:
+def _class_sizes(ordered: Sequence[_Spooled], description: Description) -> dict[str, int]:
     """Count the images of each class, and refuse two of the same name."""
     if not ordered:
-        raise DataError(f"no images were found for '{name}'; looked for .png, .jpg and the like in class folders")
+        raise DataError(
+            f"no images were found for '{description.name}' ({description.source}); put .png, .jpg or the like into "
+            f"class folders"
+        )
     sizes: dict[str, int] = {}
     for before, image in zip([None, *ordered], ordered, strict=False):
         if before is not None and before[:2] == image[:2]:
             raise DataError(
-                f"class '{image.class_name}' has two images of the name '{image.image_name}'; rename or remove one"
+                f"'{description.name}' ({description.source}): class '{image.class_name}' has two images of the name "
+                f"'{image.image_name}'; rename or remove one"
             )
         sizes[image.class_name] = sizes.get(image.class_name, 0) + 1
     return sizes
@@ -240,6 +260,7 @@ def _put_in_force(home: Path, scratch: Path, info: DatasetInfo, *, replace: bool
     if old is not None and not replace:
         there = _sound(old)
         if there is not None and there.fingerprint == info.fingerprint:
+            _require_splits(old, scratch, info.name)
             return
         if there is not None:
             raise DataError(
@@ -250,18 +271,33 @@ def _put_in_force(home: Path, scratch: Path, info: DatasetInfo, *, replace: bool
     generation = 1 + max((int(p.name) for p in home.iterdir() if p.name.isdigit()), default=0)
     new = home / str(generation)
     scratch.rename(new)
-    pointer = home / ".current.new"
+    pointer = home / _POINTER
     _write_text(pointer, f"{new.name}\n")
     pointer.replace(home / "current")
-    for stale in home.iterdir():
-        if stale.name.isdigit() and stale != new:
-            shutil.rmtree(stale, ignore_errors=True)
 
 
 def _sound(folder: Path) -> DatasetInfo | None:
     """Return what is known of the data set in force, or None if it is damaged and not worth keeping."""
     try:
-        info = read_info(folder)
-        return info if hash_pixels(folder) == info.pixels_sha256 else None
+        info, splits = read_info(folder), _read_all_splits(folder)
+        for name, split in splits.items():
+            check_splits(split, info.class_names, name)
+        whole = info.default_splits in splits and len(read_image_names(folder)) == sum(info.class_sizes)
+        return info if whole and hash_pixels(folder) == info.pixels_sha256 else None
     except DataError:
         return None
+
+
+def _read_all_splits(folder: Path) -> dict[str, Splits]:
+    return {path.stem: read_splits(path) for path in (folder / "splits").glob("*.json")}
+
+
+def _require_splits(there: Path, new: Path, name: str) -> None:
+    """Refuse to keep a data set in place of one with the same images and a split that it lacks."""
+    known = _read_all_splits(there)
+    lacking = sorted(split for split, parts in _read_all_splits(new).items() if known.get(split) != parts)
+    if lacking:
+        raise DataError(
+            f"a data set '{name}' is there already, with the same images but without this split '{lacking[0]}'; "
+            f"nothing was changed. Replace it with --replace, or add this one under another name with --as."
+        )

@@ -44,6 +44,8 @@ class AddRequest:
 
     def named_recipe(self, recipes: Mapping[str, Recipe]) -> Recipe:
         """Return the recipe asked for (the first is the default), at the size asked for."""
+        if self.channels:
+            raise DataError(f"--channels is for images of your own; '{self.name}' has recipes: {', '.join(recipes)}")
         recipe = lookup(recipes, self.recipe, f"{self.name} recipe") if self.recipe else next(iter(recipes.values()))
         return recipe.replace(height=self.size, width=self.size) if self.size else recipe
 
@@ -183,12 +185,19 @@ def _own_description(
 
 def _build(request: AddRequest, description: Description, images: Iterator[LabelledImage]) -> Dataset:
     """Build with the user's own split file in front, if there is one."""
-    if request.splits is not None:
-        own, make = {request.splits.stem: read_splits(request.splits)}, description.make_splits
+    if (path := request.splits) is not None:
+        own, make = read_splits(path), description.make_splits
         description = Description(
-            **{**vars(description), "make_splits": lambda names: {**own, **make(names)}},
+            **{**vars(description), "make_splits": lambda names: _own_split_first(path, own, make(names))},
         )
     return build_dataset(description, images, root=request.root, replace=request.replace, progress=request.progress)
+
+
+def _own_split_first(path: Path, own: Splits, made: Mapping[str, Splits]) -> dict[str, Splits]:
+    """Refuse a user's split that has the name of another: 'reference' is to be the same for everybody."""
+    if path.stem in made:
+        raise DataError(f"{path}: the data set has a split '{path.stem}' of its own; rename your file")
+    return {path.stem: own, **made}
 
 
 def fetch_dataset(

@@ -11,6 +11,9 @@ from cfsl.data.recipe import Recipe
 from cfsl.data.splits import PARTS, Splits, shuffled_split
 from cfsl.errors import DataError
 
+FOLDERS = "folders"
+"""The name of the split that split folders make."""
+
 
 class ClassFolders:
     """Reads images that lie in one folder a class, and remembers which part of the split each class came from."""
@@ -46,8 +49,8 @@ class ClassFolders:
         before = self.part_of_class.setdefault(class_name, part)
         if before != part:
             raise DataError(
-                f"class '{class_name}' is in {before or 'no split folder'} and in {part or 'no split folder'}; a class "
-                f"belongs to one part of the split. Rename or move one of the folders."
+                f"{self.source}: class '{class_name}' is in {before or 'no split folder'} and in "
+                f"{part or 'no split folder'}; a class belongs to one part of the split. Rename or move one folder."
             )
         pixels = self.recipe.decode(content, f"{self.source}: {file.path}")
         return LabelledImage(class_name, file.path.name, pixels)
@@ -61,12 +64,10 @@ class ClassFolders:
             outside = [name for name, part in self.part_of_class.items() if part is None]
             raise DataError(
                 f"{self.source} has train, val or test folders, and {len(outside)} classes beside them: "
-                f"{_some(outside)}"
+                f"{_some(outside)}. Move them into a split folder."
             )
         return {
-            "folders": {
-                wanted: [name for name in class_names if self.part_of_class[name] == wanted] for wanted in PARTS
-            }
+            FOLDERS: {wanted: [name for name in class_names if self.part_of_class[name] == wanted] for wanted in PARTS}
         }
 
 

@@ -14,7 +14,7 @@ import io
 import json
 import os
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int32
 
+from cfsl.data.images import SplitImages
 from cfsl.data.splits import splits_hash
 from cfsl.data.store import ALL, Dataset
 from cfsl.data.tasks import Tasks
@@ -130,19 +131,22 @@ class Manifest:
         """Read a manifest and check it against its own fingerprint."""
         content = _read_json(path)
         try:
+            arrays = {name: np.array(content["tasks"][name], np.int32) for name in _ARRAYS}
+            images = tuple((str(c), str(i)) for c, i in content["images"])
+            numbers = range(*content["numbers"])
+            _require_consistent(arrays, len(images), len(numbers), path)
             manifest = cls(
                 **{name: content[name] for name in ("data", "data_fingerprint", "splits", "splits_hash", "split")},
                 spec=TaskSpec(**content["spec"]),
                 seed=int(content["seed"]),
                 sampler=content["sampler"],
-                numbers=range(*content["numbers"]),
-                images=tuple((str(c), str(i)) for c, i in content["images"]),
-                plan=PlanBlock(**{name: np.array(content["tasks"][name], np.int32) for name in _ARRAYS}),
+                numbers=numbers,
+                images=images,
+                plan=PlanBlock(**arrays),
             )
             stated = content["fingerprint"]
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise ManifestError(f"{path} is not a complete task manifest: {error!r}") from error
-        _require_consistent(manifest, path)
         if manifest.fingerprint != stated:
             raise ManifestError(
                 f"{path} was changed: its content has fingerprint {manifest.fingerprint[:12]}, it states "
@@ -164,7 +168,7 @@ class Manifest:
         return ManifestTasks(
             data=data,
             spec=self.spec,
-            split=ALL,
+            split=self.split,
             seed=self.seed,
             numbers=self.numbers,
             manifest=self,
@@ -188,6 +192,11 @@ class ManifestTasks(Tasks):
     def __post_init__(self) -> None:
         """There is nothing to draw, so nothing has to be feasible."""
 
+    @property
+    def images(self) -> SplitImages:
+        """All images of the data set: here its split may be another one."""
+        return self.data.shared((SplitImages, ALL), lambda: SplitImages.of(self.data, self.data.classes_of(ALL)))
+
     def plan(self, numbers: range | None = None) -> PlanBlock:
         """Look tasks up."""
         wanted = self.numbers if numbers is None else numbers
@@ -198,15 +207,17 @@ class ManifestTasks(Tasks):
         return PlanBlock(**arrays)
 
 
-def _require_consistent(manifest: Manifest, path: Path) -> None:
+def _require_consistent(arrays: Mapping[str, np.ndarray], images: int, tasks: int, path: Path) -> None:
     """Refuse image numbers that point nowhere, and lists that are not of one length."""
-    plan, tasks, used = manifest.plan, len(manifest.numbers), len(manifest.images)
-    numbers = np.concatenate([plan.support_images.ravel(), plan.target_images.ravel()])
-    inside = numbers.size > 0 and numbers.min() >= 0 and numbers.max() < used
-    shapes = plan.support_images.shape == plan.support_labels.shape and (
-        plan.target_images.shape == plan.target_labels.shape == plan.target_groups.shape
+    shapes = {name: array.shape for name, array in arrays.items()}
+    fits = (
+        shapes["support_images"] == shapes["support_labels"]
+        and shapes["target_images"] == shapes["target_labels"] == shapes["target_groups"]
+        and (len(shapes["support_images"]), len(shapes["target_images"])) == (3, 2)
+        and shapes["support_images"][0] == shapes["target_images"][0] == tasks
     )
-    if not (inside and shapes and len(plan) == len(plan.target_images) == tasks):
+    used = np.concatenate([arrays["support_images"].ravel(), arrays["target_images"].ravel()])
+    if not fits or not used.size or used.min() < 0 or used.max() >= images:
         raise ManifestError(f"{path} is damaged: its lists of images, labels and tasks do not fit each other")
 
 

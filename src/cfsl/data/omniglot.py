@@ -72,7 +72,7 @@ def describe(name: str, recipe: Recipe, source: Path) -> Description:
         citation=CITATION,
         recipe=recipe,
         make_splits=omniglot_splits,
-        check=_require_omniglot,
+        check=lambda sizes, splits: _require_omniglot(sizes, source),
     )
 
 
@@ -96,16 +96,18 @@ def _places(source: Path) -> list[Path]:
             f"{source} is not a folder; give the folder that holds images_background.zip and images_evaluation.zip "
             f"(or both unpacked)"
         )
-    zips = [source / f"{name}.zip" for name in ARCHIVES]
-    folders = [source / name for name in ARCHIVES]
-    for pair in (zips, folders):
-        there = [place for place in pair if place.exists()]
-        if len(there) == len(pair):
-            return there
-        if there and not any(other.exists() for other in {*zips, *folders} - set(pair)):
-            missing = next(place for place in pair if not place.exists())
-            raise DataError(f"{source} has {there[0].name} but not {missing.name}; Omniglot is both")
-    return [source]
+    places = {name: _zip_or_folder(source, name) for name in ARCHIVES}
+    there = [place for place in places.values() if place is not None]
+    if len(there) == 1:
+        missing = next(name for name, place in places.items() if place is None)
+        raise DataError(
+            f"{source} has {there[0].name} but not {missing}{there[0].suffix}; Omniglot is both. Add the other one."
+        )
+    return there or [source]
+
+
+def _zip_or_folder(source: Path, name: str) -> Path | None:
+    return next((place for place in (source / f"{name}.zip", source / name) if place.exists()), None)
 
 
 def omniglot_splits(class_names: Sequence[str]) -> Mapping[str, Splits]:
@@ -133,12 +135,12 @@ def _by_alphabet(class_names: Sequence[str]) -> Splits:
     }
 
 
-def _require_omniglot(sizes: Mapping[str, int], splits: Splits) -> None:
+def _require_omniglot(sizes: Mapping[str, int], source: Path) -> None:
     """Refuse a partial Omniglot."""
     odd = next((name for name, size in sizes.items() if size != DRAWINGS), None)
     if odd is not None or len(sizes) != OMNIGLOT_CLASSES:
         detail = f"; {odd} has {sizes[odd]} drawings instead of {DRAWINGS}" if odd else ""
         raise DataError(
-            f"this is not the whole of Omniglot: {len(sizes)} characters instead of {OMNIGLOT_CLASSES}{detail}. "
-            f"Nothing was changed."
+            f"{source} is not the whole of Omniglot: {len(sizes)} characters instead of {OMNIGLOT_CLASSES}{detail}. "
+            f"Nothing was changed; download it again."
         )

@@ -8,13 +8,15 @@ from typing import Annotated, Literal
 
 import numpy as np
 from jaxtyping import UInt8
-from PIL import Image, ImageOps
+from PIL import Image, ImageOps, UnidentifiedImageError
 from pydantic import Field
 
 from cfsl.errors import ImageError
 from cfsl.spec import FrozenSpec, Several
 
 MOST_PIXELS = 64_000_000
+_FORMATS = ("PNG", "JPEG", "BMP", "GIF", "TIFF", "WEBP", "PPM")
+"""Others are not asked: Pillow would run another program for some."""
 Side = Annotated[int, Field(ge=1, le=4096)]
 
 
@@ -36,7 +38,7 @@ class Recipe(FrozenSpec):
             with warnings.catch_warnings():
                 # What Pillow only warns of (odd metadata, a large image) is either harmless or checked below.
                 warnings.simplefilter("ignore")
-                with Image.open(io.BytesIO(content)) as image:
+                with Image.open(io.BytesIO(content), formats=_FORMATS) as image:
                     if image.width * image.height > MOST_PIXELS:
                         raise ImageError(
                             f"{name} is {image.width} x {image.height} pixels; more than {MOST_PIXELS:,} are refused "
@@ -45,6 +47,10 @@ class Recipe(FrozenSpec):
                     return self.pixels(image)
         except ImageError:
             raise
+        except UnidentifiedImageError as error:  # its own text holds nothing but a memory address
+            raise ImageError(
+                f"{name} ({len(content):,} bytes) is none of {', '.join(_FORMATS)}. Mend or remove it."
+            ) from error
         except Exception as error:  # Pillow's decoders raise a dozen kinds for damaged files
             raise ImageError(
                 f"{name} ({len(content):,} bytes) cannot be decoded as an image: {error}. Mend or remove it."
@@ -53,10 +59,11 @@ class Recipe(FrozenSpec):
     def pixels(self, image: Image.Image) -> UInt8[np.ndarray, "channels height width"]:
         """Bring an image to this recipe's mode and size."""
         image = ImageOps.exif_transpose(image)
+        mode = "L" if self.channels == 1 else "RGB"
         if self.resize == "nearest" and image.mode == "1":
-            resized = self._resized(image).convert("L")
+            resized = self._resized(image).convert(mode)
         else:
-            resized = self._resized(_eight_bit(image, "L" if self.channels == 1 else "RGB"))
+            resized = self._resized(_eight_bit(image, mode))
         array = np.asarray(resized, np.uint8).reshape(self.height, self.width, self.channels)
         array = 255 - array if self.polarity == "inverted" else array
         return np.ascontiguousarray(array.transpose(2, 0, 1))

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from cfsl.data.build import Description
-from cfsl.data.folder import ClassFolders
+from cfsl.data.folder import FOLDERS, ClassFolders
 from cfsl.data.recipe import Recipe
 from cfsl.data.splits import PARTS, Splits
 from cfsl.errors import DataError
@@ -45,8 +45,8 @@ SLIM_TINY = Counts(train=140, val=20, test=40, images=200)
 def describe(name: str, title: str, recipe: Recipe, folders: ClassFolders, counts: Counts) -> Description:
     """Say what is written down about a data set of this layout."""
 
-    def require_counts(sizes: Mapping[str, int], splits: Splits) -> None:
-        _require_counts(title, sizes, splits, counts)
+    def require_counts(sizes: Mapping[str, int], splits: Mapping[str, Splits]) -> None:
+        _require_counts(f"{folders.source} is not {title}", sizes, splits.get(FOLDERS, {}), counts)
 
     return Description(
         name=name,
@@ -60,7 +60,7 @@ def describe(name: str, title: str, recipe: Recipe, folders: ClassFolders, count
     )
 
 
-def _require_counts(title: str, sizes: Mapping[str, int], splits: Splits, counts: Counts) -> None:
+def _require_counts(what: str, sizes: Mapping[str, int], splits: Splits, counts: Counts) -> None:
     """Refuse an archive whose counts differ, and say how."""
     problems = [
         f"{part} has {len(splits.get(part, ()))} classes instead of {getattr(counts, part)}"
@@ -71,7 +71,7 @@ def _require_counts(title: str, sizes: Mapping[str, int], splits: Splits, counts
     if odd:
         problems.append(f"{len(odd)} classes have other than {counts.images} images (first: {odd[0]}, {sizes[odd[0]]})")
     if problems:
-        raise DataError(f"this is not {title}: {'; '.join(problems)}. Nothing was changed.")
+        raise DataError(f"{what}: {'; '.join(problems)}. Nothing was changed; check that it is the right archive.")
 
 
 def find_archive(source: Path) -> Path:

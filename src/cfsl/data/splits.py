@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from cfsl.errors import DataError
+from cfsl.errors import DataError, did_you_mean
 from cfsl.sampling.philox import Stream, full_shuffle
 
 PARTS = ("train", "val", "test")
@@ -47,12 +47,13 @@ def check_splits(splits: Splits, class_names: Sequence[str], where: str) -> None
     known, seen = set(class_names), dict[str, str]()
     for part, names in splits.items():
         if part not in PARTS:
-            raise DataError(f"{where} has a part '{part}'; parts are {', '.join(PARTS)}")
+            raise DataError(f"{where} has a part '{part}'; rename it to one of {', '.join(PARTS)}")
         for name in names:
             if name not in known:
-                raise DataError(f"{where} puts '{name}' into {part}, but the data set has no such class")
+                close = did_you_mean(name, known)
+                raise DataError(f"{where} puts '{name}' into {part}, but the data set has no such class{close}")
             if name in seen:
-                raise DataError(f"{where} has class '{name}' in {seen[name]} and again in {part}")
+                raise DataError(f"{where} has class '{name}' in {seen[name]} and again in {part}; remove one")
             seen[name] = part
 
 
@@ -65,9 +66,11 @@ def splits_hash(splits: Splits) -> str:
 def read_splits(path: Path) -> dict[str, list[str]]:
     """Read a split file: a JSON object with lists of class names under train, val and test."""
     try:
-        content = json.loads(path.read_text())
-    except (OSError, ValueError) as error:
-        raise DataError(f"{path} cannot be read as a split file: {error}") from error
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise DataError(
+            f'{path} cannot be read as a split file: {error}. It should look like {{"train": ["class", ...], ...}}.'
+        ) from error
     lists = isinstance(content, dict) and all(isinstance(names, list) for names in content.values())
     if not lists or not all(isinstance(name, str) for names in content.values() for name in names):
         raise DataError(f'{path} is not a split file; it should look like {{"train": ["class", ...], ...}}')

@@ -27,7 +27,7 @@ from jaxtyping import Int64, UInt8
 
 from cfsl.data.recipe import Recipe
 from cfsl.data.splits import PARTS, Splits, check_splits, read_splits
-from cfsl.errors import DataError, UnknownNameError, did_you_mean
+from cfsl.errors import DataError, SpecError, UnknownNameError, did_you_mean
 from cfsl.spec import FrozenSpec, Several
 
 FORMAT = 1
@@ -103,7 +103,7 @@ class Dataset:
     @functools.cached_property
     def image_names(self) -> tuple[str, ...]:
         """The name of each image within its class."""
-        return tuple((self.folder / "images.txt").read_text(encoding="utf-8").splitlines())
+        return read_image_names(self.folder)
 
     def classes_of(self, split: str) -> Int64[np.ndarray, " classes"]:
         """Return the numbers of the classes of one part of the split, or of 'all'."""
@@ -133,9 +133,11 @@ def current_folder(name: str, root: Path | None = None) -> Path | None:
     """Return the folder that holds data set `name` now, or None."""
     home = (root or data_root()) / name
     try:
-        return home / (home / "current").read_text().strip()
+        return home / (home / "current").read_text(encoding="utf-8", errors="replace").strip()
     except (FileNotFoundError, NotADirectoryError):
         return None
+    except OSError as error:
+        raise DataError(f"{home / 'current'} cannot be read: {error.strerror}; make it readable") from error
 
 
 def open_dataset(name: str, splits: str | Path | None = None, root: Path | None = None) -> Dataset:
@@ -160,19 +162,37 @@ def read_info(folder: Path) -> DatasetInfo:
     try:
         text = path.read_text(encoding="utf-8")
         version = json.loads(text).get("format")
-    except (OSError, ValueError, AttributeError) as error:
+    except (OSError, ValueError, AttributeError, RecursionError) as error:
         raise DataError(f"{path} is missing or damaged ({error}); add the data set again") from error
     if version != FORMAT:
         raise DataError(f"{path} has format {version}, this version of cfsl reads {FORMAT}; add the data set again")
-    return DatasetInfo.from_json(text)
+    try:
+        info = DatasetInfo.from_json(text)
+    except SpecError as error:
+        raise DataError(f"{path} is damaged ({error}); add the data set again") from error
+    if len(info.class_names) != len(info.class_sizes) or min(info.class_sizes, default=0) < 1:
+        names, sizes = len(info.class_names), len(info.class_sizes)
+        raise DataError(
+            f"{path} is damaged ({names} class names, {sizes} sizes, all to be 1 or more); add the data set again"
+        )
+    return info
+
+
+def read_image_names(folder: Path) -> tuple[str, ...]:
+    """Return the name of each image, class after class."""
+    path = folder / "images.txt"
+    try:
+        return tuple(path.read_text(encoding="utf-8").splitlines())
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path} is missing or damaged ({error}); add the data set again") from error
 
 
 def _map_pixels(folder: Path, info: DatasetInfo) -> UInt8[np.ndarray, "images channels height width"]:
     """Map the pixels into memory. Copy-on-write, because torch wants arrays it could write to."""
     path = folder / "pixels.npy"
     try:
-        pixels = np.load(path, mmap_mode="c", allow_pickle=False)
-    except (OSError, ValueError) as error:
+        pixels = np.lib.format.open_memmap(path, mode="c")
+    except (OSError, ValueError, EOFError, OverflowError) as error:
         raise DataError(f"{path} is missing or damaged ({error}); add the data set again") from error
     recipe = info.recipe
     shape = (sum(info.class_sizes), recipe.channels, recipe.height, recipe.width)
