@@ -13,7 +13,8 @@ import jaxtyping
 import pytest
 
 _DATA_WITH_ARRAYS = ("arrays", "glyphs", "images", "manifest", "recipe", "splits", "store", "summary", "tasks")
-_WITH_ARRAYS = ["cfsl.sampling", "cfsl.corrupt", "cfsl.report", *(f"cfsl.data.{name}" for name in _DATA_WITH_ARRAYS)]
+_WITH_ARRAYS = ["cfsl.sampling", "cfsl.corrupt", "cfsl.report", "cfsl.metrics", "cfsl.harness.trace"]
+_WITH_ARRAYS += (f"cfsl.data.{name}" for name in _DATA_WITH_ARRAYS)
 jaxtyping.install_import_hook(_WITH_ARRAYS, "beartype.beartype")
 
 from hypothesis import HealthCheck, settings  # noqa: E402 - the hook has to come first

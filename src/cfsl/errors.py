@@ -9,6 +9,9 @@ CfslError                      the command line prints it as one line and exits 
 |   +-- ImageError             an image that cannot be decoded
 |   +-- FetchError             a download that failed
 +-- ManifestError              a task manifest that is damaged or does not match
++-- CheckpointError            a checkpoint that is damaged, or of another run
++-- LearnerError               a learner that does not do what learners do (wrong shape of logits ...)
+    +-- DataFlowError          a learner that carries data past a support set by other means than its state
 """
 
 from __future__ import annotations
@@ -54,6 +57,18 @@ class FetchError(DataError):
 
 class ManifestError(CfslError):
     """A task manifest that is damaged or does not match."""
+
+
+class CheckpointError(CfslError):
+    """A checkpoint that is damaged, or of another run."""
+
+
+class LearnerError(CfslError):
+    """A learner that does not do what learners do."""
+
+
+class DataFlowError(LearnerError):
+    """A learner that carries data past a support set by other means than its state."""
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

@@ -69,7 +69,7 @@ def _guarded(action: Any) -> int:
         drop_output()
         return 1
     except OSError as error:
-        complain(f"{error.filename}: {error.strerror}" if error.filename else str(error))
+        complain(f"{error.filename or 'output'}: {error.strerror or error}")
         if action == sys.stdout.flush:
             drop_output()
     return 2
@@ -79,5 +79,6 @@ def _usage(error: Any) -> str:
     """Say what is wrong with the options, and where they are explained."""
     if type(error).__name__ == "NoArgsIsHelpError":
         return "give a command"
-    help_of = f"; see '{error.ctx.command_path} --help'" if error.ctx else ""
-    return str(error.format_message()).rstrip(".") + help_of
+    message = str(error.format_message())
+    end = "" if message.endswith((".", "?")) else "."
+    return f"{message}{end} See '{error.ctx.command_path if error.ctx else 'cfsl'} --help'."

@@ -7,13 +7,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cfsl.cli.console import counting, downloading, out, print_json, say
-from cfsl.errors import DataError
+from cfsl.cli.console import counting, fetching, print_json, say
+from cfsl.errors import CfslError, DataError
 
 if TYPE_CHECKING:
     from cfsl.data.store import Dataset
 
-app = typer.Typer(no_args_is_help=True, help="List, fetch, add and check data sets.")
+app = typer.Typer(
+    no_args_is_help=True,
+    help="List, fetch, add and check data sets.",
+    epilog="Examples:\n\ncfsl data list\n\ncfsl data fetch omniglot\n\ncfsl data add mydata --from photos/ --size 64",
+)
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 Name = Annotated[str, typer.Argument(help="Name of the data set.")]
@@ -22,63 +26,94 @@ Name = Annotated[str, typer.Argument(help="Name of the data set.")]
 @app.command("list", epilog="Example: cfsl data list")
 def list_(json: Json = False) -> None:
     """Show the data sets that are here, and those that can be had."""
-    from rich.table import Table
-
     from cfsl.data.catalog import CATALOG
-    from cfsl.data.store import data_root, installed, open_dataset
+    from cfsl.data.store import data_root, installed
 
-    here = {name: open_dataset(name) for name in installed()}
+    here = {name: _state(name) for name in installed()}
     if json:
-        known = {name: {"here": name in here, "how": entry.how} for name, entry in CATALOG.items()}
-        own = {name: {"here": True, "how": data.info.source} for name, data in here.items()}
-        print_json({"root": str(data_root()), "data": own | known})
+        known = {name: {"here": False, "what": e.title, "how": e.how, "damaged": None} for name, e in CATALOG.items()}
+        print_json({"root": str(data_root()), "data": known | here})
         return
-    table = Table("data set", "here", "what", "how to get it", box=None, pad_edge=False)
+    say(f"here, in {data_root()} (set CFSL_DATA to change):" if here else f"nothing is here yet, in {data_root()}")
+    for name, state in here.items():
+        say(f"  {name:<16}  " + (f"DAMAGED: {state['damaged']}" if state["damaged"] else state["what"]))
+    say("to be had:")
     for name, entry in CATALOG.items():
-        table.add_row(name, "yes" if name in here else "", entry.title, "" if name in here else entry.how)
-    for name, data in here.items():
-        if name not in CATALOG:
-            table.add_row(name, "yes", data.info.title, "")
-    out.print(table)
-    say(
-        f"\ndata sets live in {data_root()} (set CFSL_DATA to change); 'cfsl data add NAME --from FOLDER' adds your own"
-    )
+        if name not in here:
+            say(f"  {name:<16}  {entry.title}")
+            say(f"  {'':<16}  {entry.how}")
+    say(f"  {'glyphs-2000x50':<16}  glyphs of any other size (classes x samples), drawn on first use")
+    say(f"  {'your own images':<16}  cfsl data add NAME --from FOLDER")
+
+
+def _state(name: str) -> dict[str, Any]:
+    """Say what an installed data set is; a damaged one must not hide the others."""
+    from cfsl.data.catalog import CATALOG
+    from cfsl.data.store import open_dataset
+
+    how = CATALOG[name].how if name in CATALOG else None
+    try:
+        info = open_dataset(name).info
+    except (CfslError, OSError, ValueError) as error:
+        return {"here": True, "what": None, "how": how, "damaged": str(error)}
+    kind = "greyscale" if info.recipe.channels == 1 else "RGB"
+    counts = f"{len(info.class_names):,} classes, {sum(info.class_sizes):,} images"
+    what = f"{counts}, {info.recipe.height} x {info.recipe.width} {kind}"
+    title = "" if info.title == name else f"{info.title}: "
+    return {"here": True, "what": title + what, "how": how or info.source, "damaged": None}
 
 
 @app.command(epilog="Example: cfsl data fetch omniglot")
 def fetch(
     name: Name,
-    recipe: Annotated[str | None, typer.Option(help="Preprocessing recipe.")] = None,
+    recipe: Annotated[
+        str | None, typer.Option(help="Another way to prepare the images, such as omniglot's 'antialiased'.")
+    ] = None,
     json: Json = False,
 ) -> None:
     """Download a data set (or draw glyphs) and pack it."""
     from cfsl.data.catalog import fetch_dataset
 
-    with downloading(f"fetching {name}") as received, counting(f"packing {name}", None) as progress:
+    with fetching(name) as (received, progress):
         data = fetch_dataset(name, recipe=recipe, download_progress=received, progress=progress)
     _report(data, json=json)
 
 
 @app.command(
-    epilog="Examples: cfsl data add omniglot --from ~/Downloads        cfsl data add mydata --from photos/ --size 64"
+    epilog="Examples:\n\ncfsl data add omniglot --from ~/Downloads\n\ncfsl data add mydata --from photos/ --size 64"
 )
 def add(
     name: Name,
-    source: Annotated[Path, typer.Option("--from", help="Folder, .zip, .tar(.gz, .bz2, .xz) or .npz.")],
-    save_as: Annotated[str | None, typer.Option("--as", help="Save under another name.")] = None,
-    recipe: Annotated[str | None, typer.Option(help="Recipe of a known data set, such as 'antialiased'.")] = None,
-    size: Annotated[int | None, typer.Option(help="Height and width in pixels.", min=1, max=4096)] = None,
-    channels: Annotated[int | None, typer.Option(help="1 (grey) or 3 (colour), for your own images.")] = None,
-    fit: Annotated[str, typer.Option(help="crop the middle or stretch, for your own images.")] = "crop",
-    splits: Annotated[Path | None, typer.Option(help="Your own split file (JSON).")] = None,
+    source: Annotated[
+        Path, typer.Option("--from", help="A folder or archive with one folder a class, or an .npz file.")
+    ],
+    save_as: Annotated[str | None, typer.Option("--as", help="Save it under another name.")] = None,
+    recipe: Annotated[
+        str | None, typer.Option(help="Recipe of a known data set, such as omniglot's 'antialiased'.")
+    ] = None,
+    size: Annotated[
+        int | None, typer.Option(help="Height and width in pixels (your own images: 64).", min=1, max=4096)
+    ] = None,
+    channels: Annotated[
+        int | None, typer.Option(help="1 (grey) or 3 (colour, the default), of your own images.")
+    ] = None,
+    fit: Annotated[
+        str, typer.Option(help="How your own images become squares: 'crop' the middle, or 'stretch'.")
+    ] = "crop",
+    splits: Annotated[
+        Path | None,
+        typer.Option(help='Your own split: a .json file like {"train": ["class", ...], "val": ..., "test": ...}.'),
+    ] = None,
     licence: Annotated[str, typer.Option(help="Licence of your own images.")] = "unknown",
-    replace: Annotated[bool, typer.Option("--replace", help="Replace a data set of that name.")] = False,
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Replace a data set of that name that is already here.")
+    ] = False,
     json: Json = False,
 ) -> None:
     """Pack images that you have: a known data set, a folder or archive of class folders, or an .npz file."""
     from cfsl.data.catalog import AddRequest, add_dataset
 
-    with counting(f"packing {name}", None) as progress:
+    with counting(f"packing {name}") as progress:
         data = add_dataset(
             AddRequest(
                 name=name,
@@ -100,7 +135,9 @@ def add(
 @app.command(epilog="Example: cfsl data info omniglot")
 def info(
     name: Name,
-    splits: Annotated[str | None, typer.Option(help="Split file: a name, or a path.")] = None,
+    splits: Annotated[
+        str | None, typer.Option(help="Split to look at: one that is listed, or the path of a .json file.")
+    ] = None,
     json: Json = False,
 ) -> None:
     """Say what a data set holds, and the longest task of each type that it can give."""
@@ -116,7 +153,7 @@ def verify(name: Name, json: Json = False) -> None:
     from cfsl.data.store import hash_pixels, open_dataset
 
     data = open_dataset(name)
-    with counting(f"reading {name}", data.pixels.nbytes) as progress:
+    with counting(f"reading {name}", data.pixels.nbytes, "bytes") as progress:
         digest = hash_pixels(data.folder, progress)
     if digest != data.info.pixels_sha256:
         raise DataError(
@@ -145,11 +182,30 @@ def _report(data: Dataset, *, json: bool) -> None:
     if json:
         print_json(summary)
         return
-    for key, value in summary.items():
-        if key not in ("longest", "parts"):
-            say(f"{key.replace('_', ' ') + ':':<18}{value}")
-    parts: dict[str, Any] = summary["parts"]
-    say("split:            " + ", ".join(f"{part} {count} classes" for part, count in parts.items()))
-    say("longest tasks (support sets), 5-way 1-shot, 5 targets a class:")
-    for part, longest in summary["longest"].items():
-        say(f"  {part:<16}" + ", ".join(f"{kind} {nss or '-'}" for kind, nss in longest.items()))
+    for key in ("name", "title", "source", "licence", "classes", "images", "images_per_class", "resolution", "format"):
+        _say_field(key, summary[key])
+    _say_field("size_on_disk", f"{summary['size_on_disk']} ({summary['size_as_float32']} as float32)")
+    _say_field("folder", summary["folder"])
+    _say_field("fingerprint", summary["fingerprint"])
+    recipe: dict[str, Any] = summary["recipe"]
+    _say_field("recipe", ", ".join(f"{key} {value}" for key, value in recipe.items() if value))
+    parts: dict[str, int] = summary["parts"]
+    _say_field("split", f"{summary['splits']}: " + ", ".join(f"{part} {count:,}" for part, count in parts.items()))
+    others = [name for name in summary["split_files"].split(", ") if name != summary["splits"]]
+    if others:
+        _say_field("other_splits", f"{', '.join(others)} (choose with --splits)")
+    _say_longest(summary["longest"])
+
+
+def _say_field(key: str, value: str | int) -> None:
+    text = f"{value:,}" if isinstance(value, int) else value
+    say(f"{key.replace('_', ' ') + ':':<18}{text}")
+
+
+def _say_longest(longest: dict[str, dict[str, int]]) -> None:
+    """Print the longest tasks as a table: a row for each part of the split."""
+    kinds = list(next(iter(longest.values())))
+    say("longest tasks, in support sets (types A to D: 5-way 1-shot, 5 targets a class; instance: 1 image a set):")
+    say(f"{'':<18}" + "".join(f"{kind:>12}" for kind in kinds))
+    for part, row in longest.items():
+        say(f"  {part:<16}" + "".join(f"{f'{row[kind]:,}' if row[kind] else '-':>12}" for kind in kinds))

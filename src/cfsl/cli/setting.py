@@ -33,53 +33,68 @@ _CONSTRUCTORS = {
 }
 
 
+_MOST_TASKS = 2**62  # larger numbers overflow on the way
+
+
+def _option(panel: str, text: str, *names: str) -> Any:
+    return typer.Option(*names, help=text, rich_help_panel=panel)
+
+
+_data = functools.partial(_option, "Data")
+_tasks = functools.partial(_option, "Tasks")
+_corruption = functools.partial(_option, "Corruption of the targets")
+
+
 @dataclass(frozen=True)
 class Setting:
     """A data set, a split of it, and the kind of tasks to draw."""
 
-    data: Annotated[str, typer.Option(help="Data set; see 'cfsl data list'.")] = "glyphs"
-    splits: Annotated[str | None, typer.Option(help="Split file: a name from 'cfsl data info', or a path.")] = None
-    split: Annotated[str, typer.Option(help="train, val, test or all.")] = "test"
-    type: Annotated[str, typer.Option(help="A, B, C, D, few-shot, wide, deep or instance.")] = "B"
-    nss: Annotated[int | None, typer.Option(help="Number of support sets.")] = None
-    cci: Annotated[int | None, typer.Option(help="Class change interval, in support sets.")] = None
-    n_way: Annotated[int | None, typer.Option(help="Classes in a support set.")] = None
-    k_shot: Annotated[int | None, typer.Option(help="Images of a class in a support set.")] = None
-    k_target: Annotated[int | None, typer.Option(help="Targets of a class.")] = None
-    overwrite: Annotated[bool | None, typer.Option(help="New classes take the labels of old ones.")] = None
+    data: Annotated[str, _data("Data set; 'cfsl data list' shows which there are.")] = "glyphs"
+    splits: Annotated[str | None, _data("Split file: a name from 'cfsl data info', or the path of your own.")] = None
+    split: Annotated[str, _data("Part of the split that classes come from: train, val, test or all.")] = "test"
+    type: Annotated[str, _tasks("A, B, C, D, few-shot, wide, deep or instance; the options below change it.")] = "B"
+    nss: Annotated[int | None, _tasks("Number of support sets.")] = None
+    cci: Annotated[int | None, _tasks("Class change interval: new classes come every so many support sets.")] = None
+    n_way: Annotated[int | None, _tasks("Classes in a support set.")] = None
+    k_shot: Annotated[int | None, _tasks("Images of a class in a support set.")] = None
+    k_target: Annotated[int | None, _tasks("Targets of a class.")] = None
+    overwrite: Annotated[bool | None, _tasks("New classes take over the labels of old ones.")] = None
     per_support_set: Annotated[
-        bool, typer.Option("--per-support-set", help="Draw k-target targets per class and support set.")
+        bool, _tasks("Draw k-target targets of a class for every support set it is in.", "--per-support-set")
     ] = False
-    noise: Annotated[float | None, typer.Option(help="Fraction of each target's values to replace.")] = None
-    occlusion: Annotated[float | None, typer.Option(help="Radius of the occluder over the image's height.")] = None
-    occluder: Annotated[str, typer.Option(help="disc or square.")] = "disc"
-    seed: Annotated[int, typer.Option(help="Seed of the tasks.")] = 0
+    seed: Annotated[int, _tasks("Seed of the tasks.")] = 0
     sampler: Annotated[
-        str, typer.Option(help="cfsl-1, or as_released_2020_04 / _08 for what the published code draws.")
+        str, _tasks("cfsl-1; as_released_2020_04 and as_released_2020_08 draw what the published code draws.")
     ] = "cfsl-1"
+    noise: Annotated[float | None, _corruption("Fraction of each target's values to replace, up to 1.")] = None
+    occlusion: Annotated[float | None, _corruption("Radius of the occluder, over the image's height, up to 1.")] = None
+    occluder: Annotated[str | None, _corruption("Shape of the occluder: disc (the default) or square.")] = None
 
     def spec(self) -> TaskSpec:
         """Return the task spec that the options describe."""
         from cfsl.spec import TaskSpec
 
-        constructor = getattr(TaskSpec, lookup(_CONSTRUCTORS, self.type, "task type"))
+        constructor = getattr(TaskSpec, lookup(_CONSTRUCTORS, _spelled(self.type), "task type"))
         names = ("nss", "cci", "n_way", "k_shot", "k_target", "overwrite")
         fields = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
         if self.per_support_set:
             fields["target_rule"] = "per_support_set"
-        corruption = self._corruption()
+        corruption = self.corruption()
         spec: TaskSpec = constructor(**fields | ({"corruption": corruption} if corruption else {}))
         return spec
 
-    def _corruption(self) -> Any:
+    def corruption(self) -> Any:
+        """Return the corruption that the options describe, or None."""
         from cfsl.spec import Noise, Occlusion
 
+        if self.occluder is not None and self.occlusion is None:
+            raise SpecError("--occluder is the shape of an occlusion; give its size with --occlusion")
         if self.noise is not None and self.occlusion is not None:
             raise SpecError("--noise and --occlusion do not go together; give one")
         if self.noise is not None:
             return Noise(fraction=self.noise)
         if self.occlusion is not None:
-            return Occlusion.from_json(dumps({"fraction": self.occlusion, "shape": self.occluder}))
+            return Occlusion.from_json(dumps({"fraction": self.occlusion, "shape": self.occluder or "disc"}))
         return None
 
     def open(self) -> Dataset:
@@ -99,8 +114,15 @@ class Setting:
         """Return the tasks with these numbers."""
         from cfsl.data.tasks import Tasks
 
+        if numbers.start < 0 or numbers.stop > _MOST_TASKS:
+            raise SpecError(f"tasks are numbered from 0 to {_MOST_TASKS:,}; there is no task {numbers[0]}")
         spec = self.spec()
         return Tasks(self.open(), spec, split=self.split, seed=self.seed, numbers=numbers, sampler=self.sampler)
+
+
+def _spelled(task_type: str) -> str:
+    """Take 'b' for 'B' and 'Deep' for 'deep'."""
+    return task_type.upper() if len(task_type) == 1 else task_type.lower()
 
 
 def takes_setting(command: Callable[..., None]) -> Callable[..., None]:

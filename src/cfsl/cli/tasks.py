@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -11,7 +11,15 @@ from cfsl.cli.console import counting, print_json, say
 from cfsl.cli.setting import Setting, takes_setting
 from cfsl.errors import CfslError
 
-app = typer.Typer(no_args_is_help=True, help="Look at tasks, write them down, check them.")
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Look at tasks, write them down, check them.",
+    epilog="Examples:\n\ncfsl tasks show --type D --nss 4 --cci 2 --out task.png\n\n"
+    "cfsl tasks export --type B --nss 3 --out b3.json.gz\n\ncfsl tasks verify b3.json.gz",
+)
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 
@@ -27,29 +35,40 @@ def show(
     """Draw one task: support sets in order, then the target set."""
     from cfsl.report.draw_task import describe_spec, draw_task
 
-    if index < 0:
-        raise CfslError(f"tasks are numbered from 0 on; --index {index} is not a task")
     tasks = setting.tasks(range(index, index + 1))
     released = f" ({setting.sampler})" if setting.sampler != "cfsl-1" else ""
     picture = draw_task(tasks[0], title=f"{setting.data}/{setting.split}{released}")
-    try:
-        picture.save(out)
-    except (OSError, ValueError) as error:
-        raise CfslError(f"{out} cannot be written: {error}") from error
+    _save(picture, out)
     spec = tasks.spec
     if json:
         print_json(
             {
                 "picture": str(out),
+                "data": setting.data,
+                "split": setting.split,
+                "seed": setting.seed,
+                "sampler": setting.sampler,
+                "index": index,
                 "spec": spec.model_dump(mode="json"),
                 "spec_hash": spec.hash,
                 "labels": spec.labels,
+                "targets": spec.target_images,
             }
         )
     else:
         say(f"{describe_spec(spec)}: {spec.labels} labels, {spec.target_images} targets")
         _say_of_small_classes(tasks.class_sizes.tolist(), spec.images_per_class, f"{setting.data}/{setting.split}")
         say(f"wrote {out}")
+
+
+def _save(picture: Image, out: Path) -> None:
+    try:
+        picture.save(out)
+    except ValueError as error:
+        raise CfslError(f"{out} cannot be written: its name should end in .png, .jpg or .pdf") from error
+    except OSError as error:
+        why = error.strerror or error if out.absolute().parent.is_dir() else "its folder does not exist"
+        raise CfslError(f"{out} cannot be written: {why}") from error
 
 
 def _say_of_small_classes(sizes: list[int], needed: int, where: str) -> None:
@@ -81,22 +100,27 @@ def export(
 
 
 @app.command(
-    epilog="Examples: cfsl tasks verify b3.json.gz        cfsl tasks verify --published omniglot",
+    epilog="Examples:\n\ncfsl tasks verify b3.json.gz\n\ncfsl tasks verify --published omniglot",
 )
 def verify(
-    manifests: Annotated[list[Path] | None, typer.Argument(help="Manifest files.")] = None,
+    manifests: Annotated[
+        list[Path] | None, typer.Argument(help="Manifest files, as 'cfsl tasks export' writes them.")
+    ] = None,
     published: Annotated[
         str | None, typer.Option(help="Check the published test tasks of this data set instead.")
     ] = None,
     data: Annotated[str | None, typer.Option(help="Data set to draw from; default: the manifest's own.")] = None,
+    splits: Annotated[
+        str | None, typer.Option(help="Split file, if the manifest's own is not the data set's: a name, or a path.")
+    ] = None,
     json: Json = False,
 ) -> None:
-    """Draw the tasks of manifests again and compare."""
+    """Draw the tasks of manifests again and compare; the exit code is 1 if one differs."""
     if not manifests and not published:
         raise CfslError("nothing to verify: give manifest files, or --published omniglot")
-    results = _verify_published(published, data) if published else {}
+    results = _verify_published(published, data or published) if published else {}
     for path in manifests or []:
-        results[str(path)] = _verify_file(path, data)
+        results[str(path)] = _verify_file(path, data, splits)
     if json:
         print_json(results)
     else:
@@ -106,28 +130,23 @@ def verify(
         raise typer.Exit(1)
 
 
-def _verify_file(path: Path, data: str | None) -> str:
+def _verify_file(path: Path, data: str | None, splits: str | None) -> str:
     """Return what is wrong with a manifest, or an empty text."""
-    from cfsl.data.catalog import load
     from cfsl.data.manifest import Manifest, differences
 
     manifest = Manifest.read(path)
-    splits = None if data else manifest.splits
-    drawn = manifest.recomputed(load(data or manifest.data, splits=splits))
+    drawn = manifest.recomputed(Setting(data=data or manifest.data, splits=splits or manifest.splits).open())
     if drawn.fingerprint == manifest.fingerprint:
         return ""
     return "; ".join(differences(manifest, drawn)) or "fingerprints differ"
 
 
-def _verify_published(name: str, data: str | None) -> dict[str, str]:
+def _verify_published(name: str, data: str) -> dict[str, str]:
     """Compare the published fingerprints of a data set's test tasks with what is drawn here."""
-    from cfsl.data.catalog import load
     from cfsl.data.published import drawn_fingerprint, published_tasks
 
-    table = published_tasks(name)
-    data_set = load(data or name)
-    results = {}
-    with counting("drawing", len(table)) as progress:
+    table, data_set, results = published_tasks(name), Setting(data=data).open(), {}
+    with counting(f"drawing tasks from {data}", len(table), "settings") as progress:
         for column, entry in table.items():
             drawn = drawn_fingerprint(data_set, entry)
             stated = entry.fingerprint

@@ -32,7 +32,7 @@ def summarise(data: Dataset) -> dict[str, Any]:
         "format": "greyscale" if recipe.channels == 1 else "RGB",
         "size_on_disk": _size(data.pixels.nbytes),
         "size_as_float32": _size(4 * data.pixels.nbytes),
-        "recipe": recipe.canonical_json(),
+        "recipe": recipe.model_dump(mode="json"),
         "fingerprint": data.fingerprint,
         "folder": str(data.folder),
         "split_files": ", ".join(sorted(path.stem for path in (data.folder / "splits").glob("*.json"))),

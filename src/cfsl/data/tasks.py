@@ -23,6 +23,7 @@ from cfsl.spec import TaskSpec
 
 _IMAGES_AT_ONCE = 1024
 _PLANNED_AT_ONCE = 1024
+_TASKS = 2**62
 
 
 @dataclass(frozen=True)
@@ -102,8 +103,10 @@ class Tasks(Sequence[Task]):
 
     def __post_init__(self) -> None:
         lookup(SAMPLERS, self.sampler, "sampler")
-        if len(self.numbers) and min(self.numbers) < 0:
-            raise SpecError(f"tasks are numbered from 0 on, not from {min(self.numbers)}")
+        if len(self.numbers):
+            low, high = sorted((self.numbers[0], self.numbers[-1]))
+            if low < 0 or high >= _TASKS:
+                raise SpecError(f"tasks are numbered from 0 on, up to 2**62, not from {low} to {high}")
         if self.sampler == SAMPLER:
             require_feasible(self.class_sizes, self.spec, f"{self.data.name}/{self.split}")
 
@@ -166,7 +169,7 @@ class Tasks(Sequence[Task]):
 
     def _gathered(self, plan: PlanBlock, numbers: range) -> TaskBatch:
         """Gather the images of a plan as tensors; corrupt the targets if the spec says so."""
-        targets, covered = self._targets(plan.target_images, numbers)
+        targets, covered = self.targets_of(plan.target_images, numbers)
         return TaskBatch(
             numbers=numbers,
             support_images=torch.from_numpy(self.images.normalised(plan.support_images)),
@@ -177,7 +180,7 @@ class Tasks(Sequence[Task]):
             covered=torch.from_numpy(covered),
         )
 
-    def _targets(
+    def targets_of(
         self, targets: Int32[np.ndarray, "tasks targets"], numbers: range
     ) -> tuple[Float32[np.ndarray, "tasks targets channels height width"], Float32[np.ndarray, "tasks targets"]]:
         """Return target images; corruption is done in pixel space, before normalisation."""

@@ -40,7 +40,7 @@ def describe_spec(spec: TaskSpec) -> str:
     size = f"{_count(spec.n_way, 'class', 'classes')} x {_count(spec.k_shot, 'image')}"
     sets = f"{_count(spec.nss, 'support set')} of {size}"
     if spec.groups == 1:
-        change = "same classes throughout" if spec.nss > 1 else ""
+        change = f"same {'class' if spec.n_way == 1 else 'classes'} throughout" if spec.nss > 1 else ""
     else:
         change = "new classes every " + ("set" if spec.interval == 1 else f"{spec.interval} sets")
     overwrite = "labels overwritten" if spec.overwrite and spec.groups > 1 else ""
@@ -49,10 +49,11 @@ def describe_spec(spec: TaskSpec) -> str:
 
 def _caption(task: Task, labels: int) -> str:
     """Say what the target set asks, and how it was corrupted."""
-    spec, targets = task.spec, len(task.target.labels)
-    caption = f"{_count(labels, 'label')}; {_count(targets, 'target')}"
+    spec, targets, sets = task.spec, len(task.target.labels), len(task.support_sets)
+    shown = f"Support sets S1 to S{sets} in order" if sets > 1 else "Support set S1"
+    caption = f"{shown}, then the target set T: {_count(labels, 'label')}, {_count(targets, 'target')}"
     if spec.kind == "instance":
-        caption += ": the same images again, each to be told from all others"
+        caption += ", the same images again, each to be told from all others"
     if spec.corruption is None:
         return f"{caption}."
     covered = 100 * float(task.target.covered.mean())

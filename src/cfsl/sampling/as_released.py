@@ -75,7 +75,7 @@ def _draw(
     )
 
 
-def _spread(labels: Int[np.ndarray, ...], shape: tuple[int, ...]) -> Int[np.ndarray, ...]:
+def _spread(labels: Int[np.ndarray, "..."], shape: tuple[int, ...]) -> Int[np.ndarray, "..."]:
     """Give every image of a class the label of that class."""
     return np.broadcast_to(labels, shape).astype(np.int32)
 

@@ -1,0 +1,1 @@
+"""The harness: one task (or many) through one learner, under the data-flow law."""

@@ -1,0 +1,185 @@
+"""One task through one learner."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TypeVar
+
+import torch
+from jaxtyping import Float, Shaped
+from torch import Tensor
+
+from cfsl.errors import DataFlowError, LearnerError
+from cfsl.harness.law import Guard, TensorCensus
+from cfsl.harness.state import PackedState, StateCodec
+from cfsl.learners.base import FixedEmbedding, Learner, Meta, Support, TaskInfo
+
+T = TypeVar("T")
+_TOLERANCE = 1e-3
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one task gave."""
+
+    logits: Float[Tensor, "targets labels"]
+    state_bytes: list[int]
+    bookkeeping_bytes: list[int]
+    progressive: list[Tensor]
+    seconds: float
+
+
+class StrictRun:
+    """Runs tasks under the data-flow law (see `law.py`)."""
+
+    def __init__(self, learner: Learner, meta: Meta, *, embedded: bool = False, thorough_tasks: int = 1) -> None:
+        """Watch the learner from now on; the first tasks are looked at more closely.
+
+        `embedded` says that images come embedded already (see `FixedEmbedding`).
+        """
+        self._embedded_before = embedded
+        self._learner, self._meta = learner, meta
+        self._guard = Guard(learner, meta)
+        self._thorough_tasks = thorough_tasks
+
+    def task(
+        self,
+        info: TaskInfo,
+        supports: Iterable[Support],
+        targets: Callable[[], Shaped[Tensor, "targets *shape"]],
+        *,
+        progressive: bool = False,
+    ) -> Outcome:
+        """Show the support sets one at a time, then ask for the targets.
+
+        `supports` and `targets` make tensors when they are asked for, so that nothing lies about before its time.
+        """
+        thorough = self._thorough_tasks > 0
+        self._thorough_tasks -= 1
+        census = TensorCensus() if thorough else None
+        codec, start = StateCodec(self._meta, info), time.perf_counter()
+        packed = codec.pack(self._call("begin", lambda: self._learner.begin(self._meta, info)))
+        sizes, answers = [packed], []
+        for support in supports:
+            packed = self._observe(codec, packed, support)
+            del support
+            sizes.append(packed)
+            if progressive:
+                answers.append(self._predict(codec, packed, info, targets()).argmax(dim=1))
+        if census is not None:
+            census.require_no_strangers(type(self._learner).__name__, answers)
+        logits = self._predict(codec, packed, info, targets())
+        if thorough and not getattr(self._learner, "transductive", False):
+            self._require_separate_answers(codec, packed, info, targets(), logits)
+        self._guard.require_unchanged_weights()
+        return Outcome(
+            logits,
+            [size.total for size in sizes],
+            [size.bookkeeping for size in sizes],
+            answers,
+            time.perf_counter() - start,
+        )
+
+    def _call(self, name: str, function: Callable[[], T]) -> T:
+        with self._guard.watching(f"{type(self._learner).__name__}.{name}"):
+            return function()
+
+    def _observe(self, codec: StateCodec, packed: PackedState, support: Support) -> PackedState:
+        """Let the learner see one support set; then the support set is destroyed."""
+        given = Support(self._embedded(support.images), support.labels)
+        state = self._call("observe", lambda: self._learner.observe(codec.unpack(packed), given))
+        packed = codec.pack(state)
+        for tensor in (support.images, given.images, given.labels):
+            _destroy(tensor)
+        return packed
+
+    def _predict(
+        self, codec: StateCodec, packed: PackedState, info: TaskInfo, images: Shaped[Tensor, "targets *shape"]
+    ) -> Float[Tensor, "targets labels"]:
+        embedded = self._embedded(images)
+        logits = self._call("predict", lambda: self._learner.predict(codec.unpack(packed), embedded))
+        _require_logits(self._learner, logits, len(images), info.labels)
+        return logits.detach().cpu().clone()
+
+    def _embedded(self, images: Shaped[Tensor, "n *shape"]) -> Shaped[Tensor, "n *features"]:
+        """Embed images that have not been embedded already."""
+        learner = self._learner
+        if self._embedded_before or not isinstance(learner, FixedEmbedding):
+            return images
+        return self._call("embed", lambda: learner.embed(self._meta, images))
+
+    def _require_separate_answers(
+        self,
+        codec: StateCodec,
+        packed: PackedState,
+        info: TaskInfo,
+        images: Shaped[Tensor, "targets *shape"],
+        together: Float[Tensor, "targets labels"],
+    ) -> None:
+        """Refuse a learner whose answer for an image depends on the other images, unless it says so."""
+        some = torch.arange(0, len(images), 2)
+        alone = self._predict(codec, packed, info, images[some])
+        difference = float((alone - together[some]).nan_to_num(0, 0, 0).abs().max())
+        scale = max(1.0, float(together.nan_to_num(0, 0, 0).abs().max()))
+        if difference > _TOLERANCE * scale:
+            name = type(self._learner).__name__
+            raise DataFlowError(
+                f"{name}.predict gives other answers when half of the targets are left out (logits differ by "
+                f"{difference:.3g}); it looks at targets jointly. Declare transductive = True, or predict each alone."
+            )
+
+
+class TrustingRun:
+    """Runs tasks without the law, and without measuring the state: faster, and nothing to publish."""
+
+    def __init__(self, learner: Learner, meta: Meta, *, embedded: bool = False) -> None:
+        """Trust the learner; `embedded` says that images come embedded already."""
+        self._learner, self._meta = learner, meta
+        self._embed = learner.embed if isinstance(learner, FixedEmbedding) and not embedded else None
+
+    def task(
+        self,
+        info: TaskInfo,
+        supports: Iterable[Support],
+        targets: Callable[[], Shaped[Tensor, "targets *shape"]],
+        *,
+        progressive: bool = False,
+    ) -> Outcome:
+        """Show the support sets, then ask for the targets."""
+        start, answers = time.perf_counter(), []
+        state = self._learner.begin(self._meta, info)
+        for support in supports:
+            state = self._learner.observe(state, Support(self._shown(support.images), support.labels))
+            if progressive:
+                answers.append(self._learner.predict(state, self._shown(targets())).argmax(dim=1))
+        images = targets()
+        logits = self._learner.predict(state, self._shown(images))
+        _require_logits(self._learner, logits, len(images), info.labels)
+        unmeasured = [0] * (info.nss + 1)
+        return Outcome(logits.detach().cpu(), unmeasured, unmeasured, answers, time.perf_counter() - start)
+
+    def _shown(self, images: Shaped[Tensor, "n *shape"]) -> Shaped[Tensor, "n *features"]:
+        return images if self._embed is None else self._embed(self._meta, images)
+
+
+def _destroy(tensor: Tensor) -> None:
+    """Overwrite a tensor that the learner was given, so that no view of it is of use."""
+    with torch.no_grad():
+        if tensor.is_floating_point():
+            tensor.fill_(float("nan"))
+        else:
+            tensor.fill_(0 if tensor.dtype in (torch.bool, torch.uint8) else -1)
+
+
+def _require_logits(learner: Learner, logits: object, targets: int, labels: int) -> None:
+    """Refuse answers of the wrong shape, and answers that are not numbers."""
+    name = type(learner).__name__
+    if not isinstance(logits, Tensor) or tuple(logits.shape) != (targets, labels) or not logits.is_floating_point():
+        got = f"{logits.dtype} {tuple(logits.shape)}" if isinstance(logits, Tensor) else type(logits).__name__
+        raise LearnerError(f"{name}.predict gave {got}; float logits of shape {(targets, labels)} are needed")
+    if bool(torch.isnan(logits).any()):
+        raise LearnerError(
+            f"{name}.predict gave NaN for {int(torch.isnan(logits).any(dim=1).sum())} of {targets} targets"
+        )

@@ -1,0 +1,29 @@
+"""What is known after a learner has gone through tasks. Numpy only: scores can be recomputed without torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float32, Int32, Int64
+
+
+@dataclass(frozen=True)
+class Trace:
+    """The outcome of n tasks of one spec, run by one learner."""
+
+    logits: Float32[np.ndarray, "tasks targets labels"]
+    """The learner's answer after the last support set."""
+    labels: Int64[np.ndarray, "tasks targets"]
+    groups: Int64[np.ndarray, "tasks targets"]
+    """The class group (instance test: the support set) that a target was shown in."""
+    state_bytes: Int64[np.ndarray, "tasks boundaries"]
+    """Bytes of state that are not shared with the learned weights: before the first support set, then after each."""
+    bookkeeping_bytes: Int64[np.ndarray, "tasks boundaries"]
+    """How many of them are counts, labels and other bookkeeping."""
+    support_bytes: int
+    """Bytes of all support images of a task, as they were fed."""
+    progressive: Int32[np.ndarray, "tasks sets targets"] | None = None
+    """The label each target would get after each support set, or None if that was not asked for."""
+    seen: Int64[np.ndarray, " sets"] | None = None
+    """How many groups (instance test: support sets) had been shown after each support set."""

@@ -1,0 +1,59 @@
+"""Joint: sees all support sets at once. Breaks the data-flow law on purpose: an upper bound for its inner learner.
+
+It keeps every support image in its state, so its ATM is 1 and more, and shows them to the inner learner as one support
+set when it is asked.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from jaxtyping import Float, Float32
+from torch import Tensor
+
+from cfsl.learners.base import Learner, Meta, State, Support, TaskInfo
+from cfsl.learners.protonet import ProtoNet
+from cfsl.spec import FrozenSpec
+
+
+class Joint(FrozenSpec):
+    """Hands all support sets to the inner learner together."""
+
+    kind: Literal["joint"] = "joint"
+    breaks_law: bool = True
+    inner: Learner
+
+    model_config = FrozenSpec.model_config | {"arbitrary_types_allowed": True}
+
+    def init(self, image_shape: tuple[int, int, int], generator: torch.Generator) -> Meta:
+        """Draw first weights: those of the inner learner."""
+        return self.inner.init(image_shape, generator)  # type: ignore[attr-defined, no-any-return]
+
+    def begin(self, meta: Meta, info: TaskInfo) -> State:
+        """Nothing is stored."""
+        return {
+            "meta": meta,
+            "info": info,
+            "images": torch.zeros(0, *info.image_shape, device=info.device),
+            "labels": torch.zeros(0, dtype=torch.int64, device=info.device),
+        }
+
+    def observe(self, state: State, support: Support) -> State:
+        """Store the support set."""
+        return state | {
+            "images": torch.cat([state["images"], support.images]),
+            "labels": torch.cat([state["labels"], support.labels]),
+        }
+
+    def predict(self, state: State, images: Float32[Tensor, "n channels height width"]) -> Float[Tensor, "n labels"]:
+        """Let the inner learner see everything at once."""
+        embed = getattr(self.inner, "embed", lambda meta, shown: shown)
+        inner = self.inner.begin(state["meta"], state["info"])
+        inner = self.inner.observe(inner, Support(embed(state["meta"], state["images"]), state["labels"]))
+        return self.inner.predict(inner, embed(state["meta"], images))
+
+
+def joint_protonet() -> Joint:
+    """Return the upper bound of ProtoNets."""
+    return Joint(inner=ProtoNet())

@@ -1,0 +1,82 @@
+"""A prototype per support set and class.
+
+When labels are overwritten (task type C), one label stands for several classes, whose mean is nowhere near any of them.
+Here a label keeps one prototype from every class group it appears in, and an image is as close to a label as to its
+prototypes together: s_c(x) = log sum_u exp(closeness(f(x), p_u)) over the prototypes u of label c.
+
+Where classes come back under the same label in several support sets of a group (types A and D), their images are
+averaged; `info.cci` tells when a new group begins. On types A, B and D it equals ProtoNets.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from jaxtyping import Float, Float32
+from torch import Tensor
+
+from cfsl.learners.base import Meta, State, Support, TaskInfo
+from cfsl.learners.metric import Metric, closeness
+from cfsl.learners.protonet import ProtoNet
+from cfsl.nets.base import ImageShape
+from cfsl.nets.convnet import conv4
+from cfsl.nets.registry import Net
+from cfsl.spec import FrozenSpec
+
+
+class MultiProto(FrozenSpec):
+    """Like ProtoNet, but labels that are used again keep what they stood for."""
+
+    kind: Literal["multiproto"] = "multiproto"
+    net: Net = conv4(64, "conv-act-norm")
+    metric: Metric = "euclidean"
+
+    def init(self, image_shape: ImageShape, generator: torch.Generator) -> Meta:
+        """Draw first weights: those of ProtoNets."""
+        return self._protonet().init(image_shape, generator)
+
+    def embed(self, meta: Meta, images: Float32[Tensor, "n channels height width"]) -> Float[Tensor, "n features"]:
+        """Embed as ProtoNets do."""
+        return self._protonet().embed(meta, images)
+
+    def begin(self, meta: Meta, info: TaskInfo) -> State:
+        """Nothing is known, and no support set has been seen."""
+        features = self.net.feature_count(info.image_shape)
+        return {
+            "info": info,
+            "scale": meta["params"]["scale"],
+            "sums": torch.zeros(0, features, device=info.device),
+            "counts": torch.zeros(0, dtype=torch.int64, device=info.device),
+            "labels": torch.zeros(0, dtype=torch.int64, device=info.device),
+            "seen": 0,
+        }
+
+    def observe(self, state: State, support: Support) -> State:
+        """Open prototypes for the labels of a new class group, then add the images to those of this group."""
+        labels = torch.unique(support.labels)
+        if state["seen"] % state["info"].cci == 0:
+            state = state | {
+                "sums": torch.cat([state["sums"], support.images.new_zeros(len(labels), support.images.shape[1])]),
+                "counts": torch.cat([state["counts"], torch.zeros_like(labels)]),
+                "labels": torch.cat([state["labels"], labels]),
+            }
+        slots = len(state["labels"]) - len(labels) + torch.searchsorted(labels, support.labels)
+        return state | {
+            "sums": state["sums"].index_add(0, slots, support.images),
+            "counts": state["counts"].index_add(0, slots, torch.ones_like(slots)),
+            "seen": state["seen"] + 1,
+        }
+
+    def predict(self, state: State, images: Float[Tensor, "n features"]) -> Float[Tensor, "n labels"]:
+        """Add up, in the exponent, the closeness to all prototypes of a label."""
+        prototypes = state["sums"] / state["counts"][:, None]
+        close = state["scale"] * closeness(images, prototypes, self.metric)
+        largest = close.max(dim=1, keepdim=True).values
+        sums = close.new_zeros(len(images), state["info"].labels)
+        sums = sums.index_add(1, state["labels"], (close - largest).exp())
+        logits: Tensor = sums.log() + largest
+        return logits
+
+    def _protonet(self) -> ProtoNet:
+        return ProtoNet(net=self.net, metric=self.metric)

@@ -1,0 +1,113 @@
+"""Prototypical networks: a class is the mean of its embedded images.
+
+Snell, Swersky and Zemel, "Prototypical Networks for Few-shot Learning", NeurIPS 2017; as a baseline of continual
+few-shot learning in Antoniou et al. 2020, appendix A.
+
+Where it departs from the published CFSL code: prototypes are means over all support sets (that code keeps the last
+image only); support sets are embedded one at a time, with running statistics of batch norm; the default metric is the
+squared Euclidean distance of the paper (that code has the dot product, here metric="dot").
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from jaxtyping import Float, Float32
+from torch import Tensor
+from torch.nn import functional
+
+from cfsl.data.tasks import TaskBatch
+from cfsl.learners.base import Meta, State, Support, TaskInfo
+from cfsl.learners.metric import Metric, closeness
+from cfsl.nets.base import ImageShape
+from cfsl.nets.convnet import conv4
+from cfsl.nets.layers import Params, Stats
+from cfsl.nets.registry import Net
+from cfsl.spec import FrozenSpec
+
+
+class ProtoNet(FrozenSpec):
+    """Embeds images, averages them class by class, and answers with the nearest mean."""
+
+    kind: Literal["protonet"] = "protonet"
+    net: Net = conv4(64, "conv-act-norm")
+    metric: Metric = "euclidean"
+
+    def init(self, image_shape: ImageShape, generator: torch.Generator) -> Meta:
+        """Draw first weights."""
+        params, stats = self.net.init(image_shape, generator)
+        return {"params": params | {"scale": torch.tensor(_FIRST_SCALE[self.metric])}, "stats": stats}
+
+    def embed(self, meta: Meta, images: Float32[Tensor, "n channels height width"]) -> Float[Tensor, "n features"]:
+        """f(x), equation 1: each image on its own."""
+        return self.net.features(meta["params"], meta["stats"], images, norm="running")
+
+    def begin(self, meta: Meta, info: TaskInfo) -> State:
+        """No class has been seen."""
+        features = self.net.feature_count(info.image_shape)
+        return {
+            "scale": meta["params"]["scale"],
+            "sums": torch.zeros(info.labels, features, device=info.device),
+            "counts": torch.zeros(info.labels, dtype=torch.int64, device=info.device),
+        }
+
+    def observe(self, state: State, support: Support) -> State:
+        """Add the embedded images to the sums of their classes."""
+        ones = torch.ones_like(support.labels)
+        return state | {
+            "sums": state["sums"].index_add(0, support.labels, support.images),
+            "counts": state["counts"].index_add(0, support.labels, ones),
+        }
+
+    def episode_loss(self, params: Params, stats: Stats, batch: TaskBatch, *, turns: bool) -> tuple[Tensor, Stats]:
+        """Algorithm 1 for some tasks at once, all images embedded in one batch.
+
+        With `turns`, every image of a class is the one-shot prototype in turn, and the others are queries.
+        """
+        images = torch.cat([batch.support_images.flatten(0, 2), batch.target_images.flatten(0, 1)])
+        shown = images.to(memory_format=torch.channels_last)
+        features, stats = self.net.training_features(params, stats, shown)
+        cut = batch.support_labels.numel()
+        supports = features[:cut].view(len(batch), -1, features.shape[1])
+        targets = features[cut:].view(len(batch), -1, features.shape[1])
+        losses = [
+            self._task_loss(params["scale"], torch.cat([s, t]), torch.cat([ls.flatten(), lt]), len(s), turns=turns)
+            for s, t, ls, lt in zip(supports, targets, batch.support_labels, batch.target_labels, strict=True)
+        ]
+        return torch.stack(losses).mean(), stats
+
+    def _task_loss(
+        self, scale: Tensor, features: Tensor, labels: Tensor, supports: int, *, turns: bool
+    ) -> Float[Tensor, ""]:
+        """Cross-entropy of the targets, given the means of the supports."""
+        if turns:
+            return self._loss_in_turns(scale, features, labels)
+        classes = int(labels.max()) + 1
+        sums = features.new_zeros(classes, features.shape[1]).index_add(0, labels[:supports], features[:supports])
+        counts = torch.bincount(labels[:supports], minlength=classes)
+        logits = scale * closeness(features[supports:], sums / counts[:, None], self.metric)
+        return functional.cross_entropy(logits, labels[supports:])
+
+    def _loss_in_turns(self, scale: Tensor, features: Tensor, labels: Tensor) -> Float[Tensor, ""]:
+        """Average over which image of each class is its prototype."""
+        grouped = features[torch.argsort(labels, stable=True)].view(int(labels.max()) + 1, -1, features.shape[1])
+        classes, drawings, _ = grouped.shape
+        answers = torch.arange(classes).repeat_interleave(drawings - 1)
+        losses = []
+        for turn in range(drawings):
+            others = [i for i in range(drawings) if i != turn]
+            queries = grouped[:, others].flatten(0, 1)
+            losses.append(functional.cross_entropy(scale * closeness(queries, grouped[:, turn], self.metric), answers))
+        return torch.stack(losses).mean()
+
+    def predict(self, state: State, images: Float[Tensor, "n features"]) -> Float[Tensor, "n labels"]:
+        """-d(f(x), c_k), equation 2; a class that was never shown is impossible."""
+        counts = state["counts"]
+        prototypes = state["sums"] / counts.clamp(min=1)[:, None]
+        logits = state["scale"] * closeness(images, prototypes, self.metric)
+        masked: Tensor = logits.masked_fill(counts == 0, float("-inf"))
+        return masked
+
+
+_FIRST_SCALE = {"euclidean": 1.0, "cosine": 12.0, "dot": 1.0}

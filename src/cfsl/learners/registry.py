@@ -1,0 +1,81 @@
+"""The learners by name. Nothing is imported before it is asked for, so that listing them is quick."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from cfsl.errors import LearnerError, lookup
+
+
+@dataclass(frozen=True)
+class LearnerEntry:
+    """A learner that cfsl knows by name."""
+
+    what: str
+    place: str
+    """module:function or module:class, called without arguments for the paper's settings."""
+    training: Literal["none", "random", "tasks", "pretraining"]
+    """Where its weights come from: it has none, they stay random, or they are learned on tasks or shuffled images."""
+    cite: str
+
+    def build(self, **changes: Any) -> Any:
+        """Return the learner, with some hyper-parameters changed."""
+        learner = _imported(self.place)()
+        return learner.replace(**changes) if changes else learner
+
+
+LEARNERS: Mapping[str, LearnerEntry] = {
+    "chance": LearnerEntry("says nothing: the floor", "cfsl.learners.chance:Chance", "none", ""),
+    "pixel_nn": LearnerEntry("nearest support image, on raw pixels", "cfsl.learners.pixel_nn:PixelNN", "none", ""),
+    "random_embedding": LearnerEntry(
+        "ProtoNets with weights that were never trained", "cfsl.learners.protonet:ProtoNet", "random", "snell2017"
+    ),
+    "protonet": LearnerEntry("nearest class mean, embedded", "cfsl.learners.protonet:ProtoNet", "tasks", "snell2017"),
+    "multiproto": LearnerEntry(
+        "ProtoNets that keep a mean per class group", "cfsl.learners.multiproto:MultiProto", "tasks", "snell2017"
+    ),
+    "joint": LearnerEntry(
+        "ProtoNets that see all support sets at once: an upper bound that breaks the law",
+        "cfsl.learners.joint:joint_protonet",
+        "tasks",
+        "snell2017",
+    ),
+    "init_tune": LearnerEntry("SGD from random weights", "cfsl.learners.tune:init_tune", "random", "antoniou2020"),
+    "pretrain_tune": LearnerEntry(
+        "SGD from pretrained weights", "cfsl.learners.tune:pretrain_tune", "pretraining", "antoniou2020"
+    ),
+    "ewc_init": LearnerEntry(
+        "init_tune with elastic weight consolidation", "cfsl.learners.ewc:ewc_init", "random", "kirkpatrick2017"
+    ),
+    "ewc_pretrain": LearnerEntry(
+        "pretrain_tune with elastic weight consolidation",
+        "cfsl.learners.ewc:ewc_pretrain",
+        "pretraining",
+        "kirkpatrick2017",
+    ),
+    "pretrain_tune_replay": LearnerEntry(
+        "pretrain_tune that replays stored images",
+        "cfsl.learners.replay:pretrain_tune_replay",
+        "pretraining",
+        "kowadlo2022",
+    ),
+}
+
+
+def find_learner(name: str) -> Any:
+    """Return a learner by its name, or by the import path of your own: 'package.module:Class'."""
+    if ":" in name:
+        return _imported(name)()
+    return lookup(LEARNERS, name, "learner").build()
+
+
+def _imported(place: str) -> Callable[[], Any]:
+    module_name, _, attribute = place.partition(":")
+    try:
+        made: Callable[[], Any] = getattr(importlib.import_module(module_name), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise LearnerError(f"'{place}' cannot be imported: {error}. Write it as package.module:Class") from error
+    return made

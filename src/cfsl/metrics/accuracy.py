@@ -1,0 +1,97 @@
+"""How often a learner was right, and how sure of it: per task, and summed up over tasks or over seeds.
+
+"Specification of Continual Few-Shot Learning Tasks" (1.0), section 3, asks for mean and standard deviation of accuracy
+and cross-entropy over 600 tasks; the papers' tables give the standard deviation over seeds. The two differ by an order
+of magnitude, so they have different types here: a `Summary` is over tasks, a `SeedSummary` is over seeds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float32, Float64, Int64
+
+from cfsl.errors import SpecError
+from cfsl.harness.trace import Trace
+from cfsl.metrics.answers import log_probabilities, predicted_labels
+from cfsl.metrics.student import critical_t95
+
+PerTask = Float64[np.ndarray, " tasks"]
+
+
+def task_accuracies(trace: Trace) -> PerTask:
+    """Return the part of each task's targets whose label was predicted; a target without an answer is wrong."""
+    return np.asarray((predicted_labels(trace.logits) == trace.labels).mean(axis=1, dtype=np.float64))
+
+
+def task_cross_entropies(trace: Trace) -> PerTask:
+    """Return each task's mean over targets of -log softmax(logits)[label], in nats.
+
+    It is infinite if a target's own label was held to be impossible, or if a target has no answer.
+    """
+    # Task by task: a float64 copy of all logits of 600 long tasks would not fit in memory.
+    return np.array([_cross_entropy(*task) for task in zip(trace.logits, trace.labels, strict=True)], np.float64)
+
+
+def _cross_entropy(logits: Float32[np.ndarray, "targets labels"], labels: Int64[np.ndarray, " targets"]) -> float:
+    """Return the mean cross-entropy of one task."""
+    own = np.take_along_axis(log_probabilities(logits), labels[:, None], axis=1)
+    return float(np.where(np.isnan(own), np.inf, -own).mean())
+
+
+@dataclass(frozen=True)
+class Summary:
+    """One run, over its tasks: how much tasks differ, and how well their mean is known."""
+
+    mean: float
+    std: float | None
+    """Standard deviation over tasks (ddof = 1); None for one task, or if a value is infinite."""
+    ci95: float | None
+    """Half the width of the 95 % confidence interval of the mean (Student's t over tasks); None where std is."""
+    count: int
+    """How many tasks."""
+
+
+@dataclass(frozen=True)
+class SeedSummary:
+    """One setting, over runs with different seeds: how much runs differ. Not to be set beside a `Summary`."""
+
+    mean: float
+    std: float | None
+    """Standard deviation over seeds (ddof = 1); None for one seed, or if a value is infinite."""
+    ci95: float | None
+    """Half the width of the 95 % confidence interval of the mean (Student's t over seeds); None where std is."""
+    count: int
+    """How many seeds."""
+
+
+def summarise(values: PerTask) -> Summary:
+    """Sum up one value per task, of one run."""
+    return Summary(*_moments(values, "task"))
+
+
+def over_seeds(values_per_seed: Sequence[float]) -> SeedSummary:
+    """Sum up one value per seed, such as the mean accuracy of each run.
+
+    It takes a list or tuple where `summarise` takes an array, so that a type checker finds the one handed to the other.
+    """
+    return SeedSummary(*_moments(np.array(values_per_seed, np.float64), "seed"))
+
+
+_Moments = tuple[float, float | None, float | None, int]
+
+
+def _moments(values: Float64[np.ndarray, " values"], what: str) -> _Moments:
+    """Return mean, standard deviation, confidence interval and count."""
+    count, missing = len(values), int(np.isnan(values).sum())
+    if count == 0:
+        raise SpecError(f"there is nothing to sum up: give the values of at least one {what}")
+    if missing:
+        raise SpecError(f"{missing} of {count} {what} values are NaN, which has no mean; leave them out or mend them")
+    mean = float(values.mean())
+    if count == 1 or not np.isfinite(values).all():
+        return mean, None, None, count
+    std = float(values.std(ddof=1))
+    return mean, std, critical_t95(count - 1) * std / count**0.5, count

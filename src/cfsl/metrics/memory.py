@@ -1,0 +1,44 @@
+"""Across-Task Memory: what a learner carries from one support set to the next, against what it was shown.
+
+"Specification of Continual Few-Shot Learning Tasks" (1.0), section 3, equation 1. Counted in bytes, so that precision
+is accounted for: ATM = peak bytes of state / bytes of all support images of the task, as they were fed. 0 is no memory;
+1 is the size of keeping everything. Learned weights that all tasks share do not count; weights adapted to a task do.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float64, Int64
+
+from cfsl.harness.trace import Trace
+
+
+@dataclass(frozen=True)
+class Atm:
+    """Across-Task Memory, as the mean over tasks. Each peak is that part's own, so parts may add up to more."""
+
+    total: float
+    """Peak of all that is kept. This is the ATM of a learner."""
+    representation: float
+    """Peak of vectors, weights and images: the specification's |M^x|."""
+    bookkeeping: float
+    """Peak of counts, labels and the like."""
+    curve: Float64[np.ndarray, " boundaries"]
+    """All that is kept, before the first support set and then after each."""
+
+
+def atm(trace: Trace) -> Atm:
+    """Return the Across-Task Memory of a learner."""
+    return Atm(
+        total=_peak(trace.state_bytes, trace.support_bytes),
+        representation=_peak(trace.state_bytes - trace.bookkeeping_bytes, trace.support_bytes),
+        bookkeeping=_peak(trace.bookkeeping_bytes, trace.support_bytes),
+        curve=trace.state_bytes.mean(axis=0, dtype=np.float64) / trace.support_bytes,
+    )
+
+
+def _peak(kept: Int64[np.ndarray, "tasks boundaries"], support_bytes: int) -> float:
+    """Return the largest ratio at any boundary of a task, as the mean over tasks."""
+    return float(kept.max(axis=1).mean(dtype=np.float64)) / support_bytes

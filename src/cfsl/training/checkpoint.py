@@ -1,0 +1,80 @@
+"""Checkpoints: one safetensors file with everything needed to go on, written whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from cfsl.errors import CheckpointError
+
+FORMAT = "cfsl-checkpoint-1"
+
+
+def write_checkpoint(path: Path, tensors: Mapping[str, Tensor], notes: Mapping[str, Any]) -> None:
+    """Write tensors and notes (JSON values) as one file."""
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    metadata = {"format": FORMAT, "notes": json.dumps(notes, sort_keys=True)}
+    plain = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        save_file(plain, part, metadata)
+        with part.open("rb") as written:
+            os.fsync(written.fileno())
+        part.replace(path)
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(f"{path} cannot be written: {error}. Earlier checkpoints are untouched.") from error
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def read_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Read tensors and notes; no code is ever loaded."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
+        notes = json.loads(metadata["notes"])
+    except (OSError, SafetensorError, KeyError, ValueError) as error:
+        raise CheckpointError(f"{path} is not a whole checkpoint ({error}); delete it, or name another") from error
+    if metadata.get("format") != FORMAT:
+        raise CheckpointError(f"{path} has format {metadata.get('format')}; this version reads {FORMAT}")
+    return tensors, notes
+
+
+def unflatten(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Any]:
+    """Return the tensors below `prefix` as nested dicts (paths are cut at '/')."""
+    tree: dict[str, Any] = {}
+    for path, tensor in tensors.items():
+        if path.startswith(f"{prefix}/"):
+            *folders, name = path.removeprefix(f"{prefix}/").split("/")
+            node = tree
+            for folder in folders:
+                node = node.setdefault(folder, {})
+            node[name] = tensor
+    return tree
+
+
+def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """Return an optimizer's memory by 'optimizer/<parameter>/<name>'."""
+    state = optimizer.state_dict()["state"]
+    return {
+        f"optimizer/{i}/{name}": value
+        for i, slots in state.items()
+        for name, value in slots.items()
+        if value is not None
+    }
+
+
+def restore_optimizer(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> None:
+    """Give an optimizer its memory back."""
+    saved = optimizer.state_dict()
+    saved["state"] = {int(i): slots for i, slots in unflatten(tensors, "optimizer").items()}
+    optimizer.load_state_dict(saved)

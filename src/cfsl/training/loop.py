@@ -1,0 +1,234 @@
+"""The outer loop: update, validate, keep the best, and go on exactly where it was after a crash."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from math import cos, pi
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cfsl.data.store import Dataset
+from cfsl.data.tasks import Tasks
+from cfsl.errors import CheckpointError, LearnerError
+from cfsl.harness.evaluate import evaluate
+from cfsl.harness.state import flatten
+from cfsl.learners.base import Learner, Meta
+from cfsl.metrics.accuracy import summarise, task_accuracies
+from cfsl.training.checkpoint import (
+    optimizer_tensors,
+    read_checkpoint,
+    restore_optimizer,
+    unflatten,
+    write_checkpoint,
+)
+from cfsl.training.objective import Objective, objective_of
+from cfsl.training.spec import Schedule, Training
+
+LAST = "last.safetensors"
+
+
+@dataclass
+class Epoch:
+    """What one epoch gave."""
+
+    epoch: int
+    loss: float
+    accuracy: float
+    """On the validation tasks."""
+    seconds: float
+
+
+Watcher = Callable[[int, float, "Epoch | None"], None]
+"""Called after every update with (updates so far, loss, the epoch if it has just ended)."""
+
+
+@dataclass
+class _Run:
+    """A training run in progress."""
+
+    params: dict[str, Tensor]
+    stats: dict[str, Tensor]
+    average: dict[str, Tensor]
+    optimizer: torch.optim.Optimizer
+    update: int = 0
+    history: list[Epoch] = field(default_factory=list)
+
+    def learned(self) -> Meta:
+        """Return the weights to use: averaged ones, if there is an average."""
+        return {"params": {**self.params, **self.average}, "stats": self.stats}
+
+
+def train(
+    learner: Learner, training: Training, data: Dataset, folder: Path, watch: Watcher | None = None
+) -> list[Epoch]:
+    """Train, or go on with a run that was stopped, and return the history; see `best_weights(folder)`."""
+    objective = objective_of(learner, training, data)
+    identity = _identity(learner, training, data)
+    run = _begin(objective, training)
+    if (folder / LAST).exists():
+        _resume(run, folder / LAST, identity)
+    validation = Tasks(data, training.validation, split="val", numbers=range(training.validation_tasks))
+    schedule = training.schedule
+    while run.update < schedule.total and not _is_out_of_patience(run, schedule):
+        epoch = _one_epoch(run, objective, schedule, watch)
+        epoch.accuracy = _accuracy(learner, run.learned(), validation)
+        run.history.append(epoch)
+        _save(run, folder, identity, schedule.keep)
+        if watch is not None:
+            watch(run.update, epoch.loss, epoch)
+    return run.history
+
+
+def best_weights(folder: Path, rank: int = 0) -> Meta:
+    """Return the weights of the best epoch by validation accuracy (or the next best, by rank)."""
+    _, notes = read_checkpoint(folder / LAST)
+    best = _best_epochs([Epoch(**epoch) for epoch in notes["history"]], rank + 1)
+    if len(best) <= rank:
+        raise CheckpointError(f"{folder} has {len(best)} epochs, not {rank + 1}")
+    return read_weights(folder / _epoch_file(best[rank]))
+
+
+def read_weights(path: Path) -> Meta:
+    """Return the learned weights in a checkpoint file, or of the best epoch in a training folder."""
+    if path.is_dir():
+        return best_weights(path)
+    tensors, _ = read_checkpoint(path)
+    return unflatten(tensors, "meta")
+
+
+def _begin(objective: Objective, training: Training) -> _Run:
+    meta = objective.init(torch.Generator().manual_seed(training.seed))
+    params = {
+        name: tensor.contiguous(memory_format=torch.channels_last) if tensor.dim() == 4 else tensor
+        for name, tensor in meta["params"].items()
+    }
+    for tensor in params.values():
+        tensor.requires_grad_()
+    schedule = training.schedule
+    average = {name: tensor.detach().clone() for name, tensor in params.items()} if schedule.average else {}
+    return _Run(params, dict(meta["stats"]), average, _optimizer(list(params.values()), schedule))
+
+
+def _optimizer(params: list[Tensor], schedule: Schedule) -> torch.optim.Optimizer:
+    if schedule.optimizer == "sgd":
+        return torch.optim.SGD(params, schedule.rate, momentum=0.9, weight_decay=schedule.weight_decay)
+    kind = torch.optim.AdamW if schedule.optimizer == "adamw" else torch.optim.Adam
+    return kind(params, schedule.rate, weight_decay=schedule.weight_decay)
+
+
+def learning_rate(schedule: Schedule, update: int) -> float:
+    """Return the rate of update number `update`."""
+    warm = min(1.0, (update + 1) / schedule.warmup) if schedule.warmup else 1.0
+    falling = (1 + cos(pi * update / schedule.total)) / 2 if schedule.decay == "cosine" else 1.0
+    return schedule.rate * warm * falling
+
+
+def _one_epoch(run: _Run, objective: Objective, schedule: Schedule, watch: Watcher | None) -> Epoch:
+    start, losses = time.perf_counter(), []
+    for _ in range(schedule.updates):
+        losses.append(_one_update(run, objective, schedule))
+        if watch is not None and len(losses) < schedule.updates:
+            watch(run.update, losses[-1], None)
+    seconds = time.perf_counter() - start
+    return Epoch(len(run.history), sum(losses) / len(losses), float("nan"), seconds)
+
+
+def _one_update(run: _Run, objective: Objective, schedule: Schedule) -> float:
+    for group in run.optimizer.param_groups:
+        group["lr"] = learning_rate(schedule, run.update)
+    loss, stats = objective.loss(run.params, run.stats, run.update)
+    run.optimizer.zero_grad()
+    loss.backward()  # type: ignore[no-untyped-call]
+    run.optimizer.step()
+    run.stats = {name: tensor.detach() for name, tensor in stats.items()}
+    with torch.no_grad():
+        for name, averaged in run.average.items():
+            averaged.lerp_(run.params[name], 1 - schedule.average)
+    run.update += 1
+    value = float(loss.detach())
+    if value != value:
+        raise LearnerError(f"the loss became NaN at update {run.update}; lower the learning rate")
+    return value
+
+
+def _accuracy(learner: Learner, meta: Meta, validation: Tasks) -> float:
+    weights = {part: {name: t.detach() for name, t in tree.items()} for part, tree in meta.items()}
+    return summarise(task_accuracies(evaluate(learner, validation, weights, law=False))).mean
+
+
+def _is_out_of_patience(run: _Run, schedule: Schedule) -> bool:
+    if schedule.patience is None or not run.history:
+        return False
+    best = max(range(len(run.history)), key=lambda i: run.history[i].accuracy)
+    return len(run.history) - 1 - best >= schedule.patience
+
+
+def _best_epochs(history: list[Epoch], count: int) -> list[int]:
+    """Return the epochs with the highest validation accuracy, best first; the earlier one of two equals."""
+    ranked = sorted(history, key=lambda epoch: (-epoch.accuracy, epoch.epoch))
+    return [epoch.epoch for epoch in ranked[:count]]
+
+
+def _epoch_file(epoch: int) -> str:
+    return f"epoch-{epoch:04d}.safetensors"
+
+
+def _save(run: _Run, folder: Path, identity: dict[str, Any], keep: int) -> None:
+    """Write the epoch's weights, then the file that resuming reads, then remove what is no longer needed."""
+    notes = {"identity": identity, "update": run.update, "history": [vars(epoch) for epoch in run.history]}
+    best = _best_epochs(run.history, keep)
+    newest = run.history[-1].epoch
+    if newest in best:
+        tensors = {f"meta/{path}": tensor for path, tensor in flatten(run.learned()).items()}
+        write_checkpoint(folder / _epoch_file(newest), tensors, notes)
+    everything = {f"params/{name}": tensor for name, tensor in run.params.items()}
+    everything |= {f"stats/{name}": tensor for name, tensor in run.stats.items()}
+    everything |= {f"average/{name}": tensor for name, tensor in run.average.items()}
+    write_checkpoint(folder / LAST, everything | optimizer_tensors(run.optimizer), notes)
+    for path in folder.glob("epoch-*.safetensors"):
+        if path.name not in {_epoch_file(epoch) for epoch in best}:
+            path.unlink()
+
+
+def _resume(run: _Run, path: Path, identity: dict[str, Any]) -> None:
+    """Put a run where it was; refuse the checkpoint of another run, with what differs."""
+    tensors, notes = read_checkpoint(path)
+    differences = _differences(notes["identity"], identity)
+    if differences:
+        raise CheckpointError(
+            f"{path.parent} holds another run: {'; '.join(differences[:3])}. Choose another folder, or delete it."
+        )
+    with torch.no_grad():
+        for name, tensor in unflatten(tensors, "params").items():
+            run.params[name].copy_(tensor)
+        for name, tensor in unflatten(tensors, "average").items():
+            run.average[name].copy_(tensor)
+    run.stats = unflatten(tensors, "stats")
+    restore_optimizer(run.optimizer, tensors)
+    run.update = notes["update"]
+    run.history = [Epoch(**epoch) for epoch in notes["history"]]
+
+
+def _identity(learner: Learner, training: Training, data: Dataset) -> dict[str, Any]:
+    describe = getattr(learner, "model_dump", lambda mode: {"repr": repr(learner)})
+    return {
+        "learner": {"class": type(learner).__name__, **describe(mode="json")},
+        "training": training.model_dump(mode="json"),
+        "data": {"fingerprint": data.fingerprint, "splits": data.splits_name},
+    }
+
+
+def _differences(saved: Any, wanted: Any, where: str = "") -> list[str]:
+    """Say where two nested dicts differ."""
+    if isinstance(saved, dict) and isinstance(wanted, dict):
+        return [
+            difference
+            for key in sorted(saved.keys() | wanted.keys())
+            for difference in _differences(saved.get(key), wanted.get(key), f"{where}.{key}" if where else key)
+        ]
+    return [] if saved == wanted else [f"{where} is {saved} there and {wanted} here"]

@@ -1,0 +1,145 @@
+"""What is minimised: the loss of an update, as a function of weights and update number."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn import functional
+
+from cfsl.data.store import Dataset
+from cfsl.data.tasks import TaskBatch, Tasks
+from cfsl.errors import LearnerError
+from cfsl.learners.base import Meta
+from cfsl.nets.base import ImageShape, NetSpec
+from cfsl.nets.layers import Params, Stats
+from cfsl.sampling.philox import Stream
+from cfsl.training.augment import augment
+from cfsl.training.spec import Training
+
+Scalar = Float[Tensor, ""]
+_EPOCH_OF_TASKS = 2**40
+
+
+class Episodic(Protocol):
+    """A learner that can be trained on tasks."""
+
+    def init(self, image_shape: ImageShape, generator: torch.Generator) -> Meta:
+        """Draw first weights."""
+        ...
+
+    def episode_loss(self, params: Params, stats: Stats, batch: TaskBatch, *, turns: bool) -> tuple[Scalar, Stats]:
+        """Return the loss of some tasks, and the running statistics after them."""
+        ...
+
+
+class Backboned(Protocol):
+    """A learner with a network that can be pretrained as a classifier."""
+
+    net: NetSpec
+
+    def init(self, image_shape: ImageShape, generator: torch.Generator) -> Meta:
+        """Draw first weights."""
+        ...
+
+
+class Objective(Protocol):
+    """First weights, and the loss of update number u."""
+
+    def init(self, generator: torch.Generator) -> Meta:
+        """Draw first weights."""
+        ...
+
+    def loss(self, params: Params, stats: Stats, update: int) -> tuple[Scalar, Stats]:
+        """Return the loss of an update; the same update always sees the same data."""
+        ...
+
+
+def objective_of(learner: Any, training: Training, data: Dataset) -> Objective:
+    """Return what this training minimises."""
+    if training.iid:
+        return _Pretraining(learner, training, data)
+    if not hasattr(learner, "episode_loss"):
+        raise LearnerError(f"{type(learner).__name__} is not trained on tasks; it has no episode_loss")
+    return _Episodes(learner, training, data)
+
+
+def _image_shape(data: Dataset) -> ImageShape:
+    recipe = data.info.recipe
+    return recipe.channels, recipe.height, recipe.width
+
+
+def _generator(training: Training, purpose: str, update: int) -> torch.Generator:
+    """Return the generator of one update: resuming needs no generator to be saved."""
+    zero = np.zeros(1, np.uint64)
+    words = Stream.named("training", training.seed, purpose).words(np.array([update], np.uint64), zero, 2)[:, 0]
+    return torch.Generator().manual_seed(int(words[0]) << 31 ^ int(words[1]))
+
+
+class _Episodes:
+    """Tasks of the training split; update u takes the tasks u x batch, u x batch + 1, ..."""
+
+    def __init__(self, learner: Episodic, training: Training, data: Dataset) -> None:
+        self._learner, self._training = learner, training
+        self._shape = _image_shape(data)
+        self._tasks = Tasks(data, training.episodes, split="train", seed=training.seed, numbers=range(_EPOCH_OF_TASKS))
+
+    def init(self, generator: torch.Generator) -> Meta:
+        return self._learner.init(self._shape, generator)
+
+    def loss(self, params: Params, stats: Stats, update: int) -> tuple[Scalar, Stats]:
+        size = self._training.schedule.batch
+        batch = next(self._tasks[update * size : (update + 1) * size].batches(size))
+        return self._learner.episode_loss(params, stats, self._augmented(batch, update), turns=self._training.turns)
+
+    def _augmented(self, batch: TaskBatch, update: int) -> TaskBatch:
+        """Augment all images of the tasks at once; a class is a label of one task."""
+        tasks = torch.arange(len(batch))[:, None] * self._training.episodes.labels
+        support_classes = (batch.support_labels + tasks[:, :, None]).flatten()
+        classes = torch.cat([support_classes, (batch.target_labels + tasks).flatten()])
+        images = torch.cat([batch.support_images.flatten(0, 2), batch.target_images.flatten(0, 1)])
+        generator = _generator(self._training, "augmentation", update)
+        images = augment(images, classes, self._training.augmentation, generator)
+        cut = len(support_classes)
+        return TaskBatch(
+            numbers=batch.numbers,
+            support_images=images[:cut].view(batch.support_images.shape),
+            support_labels=batch.support_labels,
+            target_images=images[cut:].view(batch.target_images.shape),
+            target_labels=batch.target_labels,
+            target_groups=batch.target_groups,
+            covered=batch.covered,
+        )
+
+
+class _Pretraining:
+    """Shuffled images of all training classes, and a linear head that is thrown away afterwards (A22, A25)."""
+
+    def __init__(self, learner: Backboned, training: Training, data: Dataset) -> None:
+        self._learner, self._training = learner, training
+        self._shape = _image_shape(data)
+        tasks = Tasks(data, training.episodes, split="train", seed=training.seed)
+        self._images, self._classes = tasks.images, len(tasks.class_sizes)
+        self._class_of = torch.from_numpy(np.repeat(np.arange(self._classes), tasks.class_sizes))
+
+    def init(self, generator: torch.Generator) -> Meta:
+        meta = self._learner.init(self._shape, generator)
+        features = self._learner.net.feature_count(self._shape)
+        bound = (6 / (features + self._classes)) ** 0.5
+        weight = (torch.rand(self._classes, features, generator=generator) * 2 - 1) * bound
+        head = {"head.weight": weight, "head.bias": torch.zeros(self._classes)}
+        return {"params": {**meta["params"], **head}, "stats": meta["stats"]}
+
+    def loss(self, params: Params, stats: Stats, update: int) -> tuple[Scalar, Stats]:
+        generator = _generator(self._training, "batch", update)
+        chosen = torch.randint(len(self._class_of), (self._training.schedule.batch,), generator=generator)
+        images = torch.from_numpy(self._images.normalised(chosen.numpy().astype(np.int32)))
+        labels = self._class_of[chosen]
+        images = augment(images, labels, self._training.augmentation, generator)
+        shown = images.to(memory_format=torch.channels_last)
+        features, stats = self._learner.net.training_features(params, stats, shown)
+        logits = functional.linear(features, params["head.weight"], params["head.bias"])
+        return functional.cross_entropy(logits, labels), stats

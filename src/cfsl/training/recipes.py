@@ -1,0 +1,78 @@
+"""Named training recipes: functions that return a `Training`. A variant is a `replace`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from cfsl.errors import lookup
+from cfsl.spec import TaskSpec
+from cfsl.training.spec import Augmentation, Schedule, Training
+
+MILD = Augmentation(degrees=8.0, log_scale=0.1, shear=0.1, shift=1.5, elastic=0.04)
+"""For characters of 28 x 28 pixels."""
+
+
+def paper(task: TaskSpec) -> Training:
+    """Return the published protocol: 250 epochs of 500 tasks, one at a time, Adam at 0.001."""
+    return Training(episodes=task, validation=task)
+
+
+def short(task: TaskSpec) -> Training:
+    """Return wide one-shot episodes for a few minutes of one core.
+
+    64 classes x 3 images that take turns as the prototype, AdamW at 0.002 with warm-up and cosine decay, averaged
+    weights, mild warps of the images.
+    """
+    return Training(
+        episodes=TaskSpec.few_shot(n_way=64, k_shot=1, k_target=2),
+        turns=True,
+        validation=task,
+        validation_tasks=200,
+        augmentation=MILD,
+        schedule=Schedule(
+            epochs=10,
+            updates=100,
+            optimizer="adamw",
+            rate=2e-3,
+            decay="cosine",
+            warmup=60,
+            weight_decay=0.02,
+            average=0.99,
+        ),
+    )
+
+
+def pretrain_paper(task: TaskSpec) -> Training:
+    """Return i.i.d. pretraining for as many images as the published protocol sees: 250 x 500 updates, AdamW."""
+    return Training(episodes=task, iid=True, validation=task, schedule=Schedule(batch=90, optimizer="adamw"))
+
+
+def pretrain_short(task: TaskSpec) -> Training:
+    """Return i.i.d. pretraining for a few minutes of one core."""
+    return Training(
+        episodes=task,
+        iid=True,
+        validation=task,
+        validation_tasks=50,
+        schedule=Schedule(
+            epochs=10,
+            updates=200,
+            batch=128,
+            optimizer="adamw",
+            rate=2e-3,
+            decay="cosine",
+            warmup=60,
+            weight_decay=0.02,
+        ),
+    )
+
+
+RECIPES: Mapping[str, Mapping[str, Callable[[TaskSpec], Training]]] = {
+    "paper": {"tasks": paper, "pretraining": pretrain_paper},
+    "short": {"tasks": short, "pretraining": pretrain_short},
+}
+
+
+def recipe_for(name: str, kind: str, task: TaskSpec) -> Training:
+    """Return the training of a recipe for a learner that is trained on 'tasks' or by 'pretraining'."""
+    return lookup(RECIPES, name, "training recipe")[kind](task)

@@ -1,0 +1,68 @@
+"""How a learner is trained, as frozen checked values."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from cfsl.spec import Count, FrozenSpec, TaskSpec
+
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+class Augmentation(FrozenSpec):
+    """Small random changes of training images; `quarter_turns` gives every class of an episode its own rotation."""
+
+    degrees: NotNegative = 0.0
+    log_scale: NotNegative = 0.0
+    shear: NotNegative = 0.0
+    shift: NotNegative = 0.0
+    """In pixels."""
+    elastic: NotNegative = 0.0
+    """Deviation of a smooth random field, as a fraction of half the image."""
+    quarter_turns: bool = False
+
+
+class Schedule(FrozenSpec):
+    """How long, and how fast. The defaults are the published protocol."""
+
+    epochs: Count = 250
+    updates: Count = 500
+    """In an epoch."""
+    batch: Count = 1
+    """Tasks (or images, in pretraining) in an update."""
+    optimizer: Literal["adam", "adamw", "sgd"] = "adam"
+    rate: Positive = 1e-3
+    decay: Literal["constant", "cosine"] = "constant"
+    warmup: Annotated[int, Field(ge=0)] = 0
+    """Updates over which the rate grows to its full value."""
+    weight_decay: NotNegative = 1e-4
+    average: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Of the weights, exponentially: this much of the old average stays at each update; 0 is off."""
+    patience: Count | None = None
+    """Epochs without a better validation accuracy before training stops."""
+    keep: Count = 5
+    """How many of the best epochs to keep."""
+
+    @property
+    def total(self) -> int:
+        """All updates."""
+        return self.epochs * self.updates
+
+
+class Training(FrozenSpec):
+    """One training run: what is learned from, how it is judged, and for how long."""
+
+    episodes: TaskSpec
+    """The tasks to train on; for pretraining only its k_shot, n_way ... are unused: see `iid`."""
+    iid: bool = False
+    """Pretrain a classifier over all training classes on shuffled images instead of tasks."""
+    turns: bool = False
+    """Let every image of a class be the support image in turn (one-shot episodes)."""
+    validation: TaskSpec
+    validation_tasks: Count = 600
+    augmentation: Augmentation = Augmentation()
+    schedule: Schedule = Schedule()
+    seed: Annotated[int, Field(ge=0)] = 0

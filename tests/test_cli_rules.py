@@ -1,0 +1,415 @@
+"""The command line: help with examples, JSON for programs, one line and exit code 2 for what the user can mend."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import pty
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+import typer
+from PIL import Image
+from typer.testing import CliRunner
+
+import cfsl
+import cfsl.cli
+
+_GLYPHS = ("--data", "glyphs-400x20")
+
+
+class Result(NamedTuple):
+    """What a command left behind."""
+
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def run(capsys, monkeypatch, tmp_path, data_root):
+    """Run the command in this process, in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments: str) -> Result:
+        monkeypatch.setattr(sys, "argv", ["cfsl", *arguments])
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as stop:
+            cfsl.cli.main()
+        return Result(stop.value.code, *capsys.readouterr())
+
+    return run
+
+
+@pytest.fixture
+def pictures(tmp_path) -> Path:
+    """Return a folder of eight classes with six small images each, one class with a wicked name."""
+    rng = np.random.default_rng(1)
+    for name in [f"class{number}" for number in range(7)] + ["[bold]x[/bold]<script>[/y]"]:
+        folder = tmp_path / "pictures" / name.replace("/", "_")
+        folder.mkdir(parents=True)
+        for number in range(6):
+            Image.fromarray(rng.integers(0, 256, (20, 30, 3), np.uint8)).save(folder / f"{number}.png")
+    return tmp_path / "pictures"
+
+
+@pytest.fixture
+def empty_root(tmp_path, monkeypatch) -> Path:
+    """Let data sets live in a folder of this test's own."""
+    monkeypatch.setenv("CFSL_DATA", str(tmp_path / "root"))
+    return tmp_path / "root"
+
+
+def _process(*arguments: str, **options) -> subprocess.CompletedProcess[str]:
+    """Run the command in a process of its own."""
+    command = [sys.executable, "-m", "cfsl", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, **options)
+
+
+def _commands(command=None, path=("cfsl",)):
+    """Walk the tree of commands."""
+    command = command or typer.main.get_command(cfsl.cli.app)
+    yield path, command
+    for name, child in getattr(command, "commands", {}).items():
+        yield from _commands(child, (*path, name))
+
+
+_COMMANDS = {" ".join(path): command for path, command in _commands()}
+
+
+def test_all_commands_are_found():
+    assert {"cfsl", "cfsl data", "cfsl data list", "cfsl tasks show", "cfsl tasks verify"} <= _COMMANDS.keys()
+    assert len(_COMMANDS) >= 11
+
+
+@pytest.mark.parametrize("path", _COMMANDS)
+def test_every_command_has_help_with_an_example_and_every_option_is_explained(path):
+    result = CliRunner().invoke(cfsl.cli.app, [*path.split()[1:], "--help"])
+    assert result.exit_code == 0
+    assert "Example" in result.stdout and path in result.stdout.split("Example")[1]
+    assert _COMMANDS[path].help
+    for parameter in _COMMANDS[path].params:
+        assert getattr(parameter, "help", None), f"{path} {parameter.name} has no help"
+
+
+def test_help_loads_nothing_heavy():
+    code = (
+        "import sys; sys.argv = ['cfsl', '--help']\n"
+        "import cfsl.cli\n"
+        "try: cfsl.cli.main()\n"
+        "except SystemExit as stop: print('code', stop.code, file=sys.stderr)\n"
+        "print(*sys.modules, file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stderr.startswith("code 0\n") and "Usage" in done.stdout
+    heavy = {"torch", "pydantic", "numpy", "matplotlib", "PIL", "jaxtyping"}
+    assert not heavy & set(done.stderr.split())
+
+
+def test_version(run):
+    assert run("--version") == (0, f"cfsl {cfsl.__version__}\n", "")
+
+
+_WRONG = {
+    "unknown command": (["dta"], "No such command 'dta'. Did you mean 'data'?"),
+    "unknown option": (["tasks", "show", "--typ", "B"], "--typ"),
+    "no number": (["tasks", "show", "--nss", "many"], "Invalid value for '--nss'"),
+    "missing argument": (["data", "info"], "Missing argument"),
+    "too few tasks": (["tasks", "export", "--tasks", "0"], "'--tasks'"),
+    "unknown data set": (["tasks", "show", "--data", "glyphs-400x2O"], "did you mean 'glyphs-400x20'?"),
+    "unknown data set to fetch": (["data", "fetch", "omnigot"], "did you mean 'omniglot'?"),
+    "data set of the info": (["data", "info", "glyfs"], "data set 'glyfs' is not here"),
+    "data set to verify": (["data", "verify", "nothing"], "data set 'nothing' is not here"),
+    "absurd glyphs": (["tasks", "show", "--data", "glyphs-0x20"], "glyphs has from 1 to 250,000 classes"),
+    "endless name": (["data", "info", "glyphs-" + "9" * 5000 + "x20"], "File name too long"),
+    "unknown type": (["tasks", "show", "--type", "wid"], "did you mean 'wide'?"),
+    "unknown split": (["tasks", "show", *_GLYPHS, "--split", "tset"], "did you mean 'test'?"),
+    "unknown split file": (["tasks", "show", *_GLYPHS, "--splits", "x"], "It has like_omniglot"),
+    "unknown sampler": (["tasks", "show", *_GLYPHS, "--sampler", "cfsl-2"], "did you mean 'cfsl-1'?"),
+    "infeasible": (["tasks", "show", *_GLYPHS, "--nss", "100"], "Lower nss to 10, or use data='glyphs-4000x20'"),
+    "infeasible export": (["tasks", "export", *_GLYPHS, "--k-target", "50"], "Lower k_target to 19"),
+    "nonsense spec": (["tasks", "show", *_GLYPHS, "--nss", "0"], "nss=0"),
+    "negative index": (["tasks", "show", *_GLYPHS, "--index", "-1"], "tasks are numbered from 0"),
+    "endless index": (["tasks", "show", *_GLYPHS, "--index", "9" * 20], "tasks are numbered from 0"),
+    "endless first": (["tasks", "export", *_GLYPHS, "--first", "9" * 20], "tasks are numbered from 0"),
+    "no folder for a picture": (["tasks", "show", *_GLYPHS, "--out", "no/t.png"], "no/t.png cannot be written"),
+    "odd picture": (["tasks", "show", *_GLYPHS, "--out", "t.xyz"], "should end in .png"),
+    "folder as a picture": (["tasks", "show", *_GLYPHS, "--out", "."], "cannot be written"),
+    "no folder for a manifest": (["tasks", "export", *_GLYPHS, "--out", "no/t.gz"], "no/t.gz cannot be written"),
+    "two corruptions": (["tasks", "show", "--noise", ".1", "--occlusion", ".1"], "--noise and --occlusion"),
+    "fraction above 1": (["tasks", "show", "--noise", "1.5"], "fraction=1.5 is refused"),
+    "fraction of 0": (["tasks", "show", "--occlusion", "0"], "fraction=0"),
+    "fraction nan": (["tasks", "show", "--noise", "nan"], "fraction=nan is refused"),
+    "odd occluder": (["tasks", "show", "--occlusion", ".2", "--occluder", "star"], "'disc' or 'square'"),
+    "occluder alone": (["tasks", "show", "--occluder", "disc"], "--occlusion"),
+    "nothing to verify": (["tasks", "verify"], "nothing to verify"),
+    "no manifest": (["tasks", "verify", "no.json.gz"], "no.json.gz cannot be read as a task manifest"),
+    "nothing published": (["tasks", "verify", "--published", "omniglott"], "did you mean 'omniglot'?"),
+    "nothing to add": (["data", "add", "x", "--from", "no"], "no does not exist"),
+    "name of glyphs": (["data", "add", "glyphs", "--from", "."], "'glyphs' is made by cfsl itself"),
+    "impossible name": (["data", "add", "[bold]x[/bold]", "--from", "."], "'[bold]x[/bold]' cannot be the name"),
+    "control characters": (["data", "info", "a\x1b[31m\nb"], r"'a\x1b[31m\nb' is not here"),
+}
+
+
+@pytest.mark.parametrize(("arguments", "message"), _WRONG.values(), ids=_WRONG)
+def test_mistakes_are_one_line_and_exit_code_2(run, glyphs, arguments, message):
+    result = run(*arguments)
+    assert result.code == 2
+    assert result.out == ""
+    assert result.err.startswith("cfsl: ") and result.err.count("\n") == 1 and result.err.endswith("\n")
+    assert message in result.err
+
+
+def test_no_command_is_help_and_exit_code_2(run):
+    result = run("data")
+    assert result.code == 2 and "Usage" in result.out and result.err == "cfsl: give a command\n"
+
+
+def test_a_real_process_fails_in_one_line():
+    done = _process("tasks", "show", "--type", "E")
+    assert done.returncode == 2 and done.stdout == ""
+    assert done.stderr.startswith("cfsl: there is no task type 'E'") and done.stderr.count("\n") == 1
+
+
+def test_a_bug_is_not_hidden(run, monkeypatch):
+    def broken():
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("cfsl.data.store.installed", broken)
+    monkeypatch.setattr(sys, "argv", ["cfsl", "data", "list"])
+    with pytest.raises(ZeroDivisionError):
+        cfsl.cli.main()
+
+
+def test_ctrl_c_is_said_in_one_line(run, monkeypatch):
+    def stopped():
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("cfsl.data.store.installed", stopped)
+    assert run("data", "list") == (130, "", "cfsl: stopped\n")
+
+
+def test_json_is_all_there_is_on_stdout(run, glyphs, pictures, empty_root, data_root, monkeypatch):
+    added = run("data", "add", "own", "--from", str(pictures), "--size", "16", "--json")
+    assert added.code == 0 and added.err == ""
+    assert json.loads(added.out)["images"] == 48
+    fetched = json.loads(run("data", "fetch", "glyphs-30x8", "--json").out)
+    assert (fetched["classes"], fetched["images"]) == (30, 240)
+    listed = json.loads(run("data", "list", "--json").out)
+    assert listed["root"] == str(empty_root)
+    assert {name for name, entry in listed["data"].items() if entry["here"]} == {"own", "glyphs-30x8"}
+    assert not listed["data"]["omniglot"]["here"] and "fetch omniglot" in listed["data"]["omniglot"]["how"]
+    info = json.loads(run("data", "info", "glyphs-30x8", "--json").out)
+    assert info == fetched and info["recipe"]["height"] == 28
+    verified = json.loads(run("data", "verify", "own", "--json").out)
+    assert verified == {
+        "name": "own",
+        "fingerprint": json.loads(added.out)["fingerprint"],
+        "intact": True,
+        "matches_reference": None,
+    }
+    monkeypatch.setenv("CFSL_DATA", str(data_root))
+    shown = json.loads(run("tasks", "show", *_GLYPHS, "--type", "C", "--index", "3", "--json").out)
+    assert (shown["index"], shown["labels"], shown["spec"]["overwrite"]) == (3, 5, True)
+    assert _width(shown["picture"]) > 500
+    exported = json.loads(run("tasks", "export", *_GLYPHS, "--tasks", "4", "--json").out)
+    assert exported["tasks"] == 4 and Path(exported["path"]).stat().st_size == exported["bytes"]
+    checked = run("tasks", "verify", exported["path"], "--json")
+    assert checked.code == 0 and json.loads(checked.out) == {exported["path"]: ""}
+
+
+def test_exported_tasks_verify_and_do_not_depend_on_the_day(run, glyphs):
+    for name in ("a.gz", "b.gz"):
+        result = run("tasks", "export", *_GLYPHS, "--type", "d", "--tasks", "5", "--seed", "3", "--out", name)
+        assert result.code == 0
+    assert Path("a.gz").read_bytes() == Path("b.gz").read_bytes()
+    assert run("tasks", "verify", "a.gz", "b.gz") == (0, "a.gz: ok\nb.gz: ok\n", "")
+
+
+def _width(path: str) -> int:
+    with Image.open(path) as image:
+        return image.width
+
+
+def _rewrite(path: str, change) -> None:
+    """Change a manifest by hand."""
+    content = json.loads(gzip.decompress(Path(path).read_bytes()))
+    change(content)
+    Path(path).write_bytes(gzip.compress(json.dumps(content).encode()))
+
+
+def test_changed_manifests_are_noticed(run, glyphs):
+    def seed(content):
+        content["seed"] = 1
+
+    def label(content):
+        content["tasks"]["target_labels"][0][0] ^= 1
+
+    def sampler(content):
+        content["sampler"] = "another"
+
+    def loss(content):
+        del content["images"]
+
+    outcomes = {}
+    for change in (seed, label, sampler, loss):
+        run("tasks", "export", *_GLYPHS, "--tasks", "3", "--out", "t.gz")
+        _rewrite("t.gz", change)
+        outcomes[change.__name__] = run("tasks", "verify", "t.gz")
+    assert outcomes["seed"] == (1, "t.gz: task 0 differs\n", "")
+    assert outcomes["label"].code == 2 and "t.gz was changed" in outcomes["label"].err
+    assert outcomes["sampler"].code == 2 and "another" in outcomes["sampler"].err
+    assert outcomes["loss"].code == 2 and "not a complete task manifest" in outcomes["loss"].err
+
+
+@pytest.mark.parametrize("content", [b"", b"no archive", gzip.compress(b"[]"), gzip.compress(b"{}")[:-4]])
+def test_unreadable_manifests_are_refused_in_one_line(run, content):
+    Path("t.gz").write_bytes(content)
+    result = run("tasks", "verify", "t.gz")
+    assert result.code == 2 and result.out == ""
+    assert result.err.startswith("cfsl: t.gz ") and result.err.count("\n") == 1
+
+
+def test_a_manifest_of_an_own_split_is_verified_with_that_split(run, glyphs):
+    names = glyphs.info.class_names
+    Path("mine.json").write_text(json.dumps({"train": names[:100], "val": names[100:200], "test": names[200:]}))
+    assert run("tasks", "export", *_GLYPHS, "--splits", "mine.json", "--nss", "30", "--tasks", "2").code == 0
+    result = run("tasks", "verify", "tasks.json.gz")
+    assert result.code == 2 and "has no split file 'mine'" in result.err
+    assert run("tasks", "verify", "tasks.json.gz", "--splits", "mine.json").code == 0
+    assert run("tasks", "verify", "tasks.json.gz", "--splits", "like_omniglot").code != 0
+
+
+def test_own_pictures_can_be_added_and_shown(run, pictures, empty_root):
+    assert run("data", "add", "own", "--from", str(pictures), "--size", "24").code == 0
+    result = run("tasks", "show", "--data", "own", "--split", "all", "--nss", "2", "--n-way", "3", "--out", "t.png")
+    assert result.code == 0 and result.err == ""
+    assert result.out.splitlines() == [
+        "type B, 2 support sets of 3 classes x 1 image, new classes every set: 6 labels, 30 targets",
+        "wrote t.png",
+    ]
+    assert _width("t.png") > 500
+    again = run("data", "add", "own", "--from", str(pictures), "--size", "20")
+    assert again.code == 2 and "--replace" in again.err
+
+
+def test_classes_that_are_never_drawn_are_mentioned(run, pictures, empty_root):
+    (pictures / "class0" / "0.png").unlink()
+    run("data", "add", "own", "--from", str(pictures), "--size", "24")
+    result = run("tasks", "show", "--data", "own", "--split", "all", "--nss", "1")
+    assert "1 of 8 classes of own/all have fewer than 6 images and are never drawn" in result.out
+
+
+@pytest.mark.parametrize("title", ["[bold]x[/bold]", "<script>alert(1)</script>", "[/x]", ":smile:", "a\x1b[2Jb"])
+def test_names_are_printed_literally(run, pictures, empty_root, title):
+    literal = title.replace("\x1b", r"\x1b")
+    added = run("data", "add", title, "--from", str(pictures), "--as", "own", "--size", "8")
+    assert added.code == 0 and f"title:            {literal}\n" in added.out
+    listed = run("data", "list")
+    assert f"  own               {literal}: 8 classes, 48 images, 8 x 8 RGB\n" in listed.out
+
+
+def test_list_survives_a_damaged_data_set(run, pictures, empty_root):
+    for name in ("good", "no-pixels", "no-info", "nonsense", "no-folder"):
+        run("data", "add", name, "--from", str(pictures), "--size", "8")
+    (empty_root / "no-pixels" / "1" / "pixels.npy").unlink()
+    (empty_root / "no-info" / "1" / "dataset.json").write_text("{")
+    (empty_root / "nonsense" / "1" / "dataset.json").write_text('{"format": 1}')
+    shutil.rmtree(empty_root / "no-folder" / "1")
+    result = run("data", "list")
+    assert result.code == 0 and result.err == ""
+    lines = {line.split()[0]: line for line in result.out.splitlines() if line.startswith("  ")}
+    assert "8 classes, 48 images" in lines["good"]
+    assert "omniglot" in lines
+    listed = json.loads(run("data", "list", "--json").out)["data"]
+    for name in ("no-pixels", "no-info", "nonsense", "no-folder"):
+        assert "DAMAGED: " in lines[name]
+        assert listed[name]["damaged"] and listed[name]["here"]
+    assert listed["good"]["damaged"] is None
+    damaged = run("data", "verify", "no-pixels")
+    assert damaged.code == 2 and "pixels.npy is missing or damaged" in damaged.err
+
+
+def test_verify_notices_a_changed_pixel_and_lost_names(run, pictures, empty_root):
+    run("data", "add", "own", "--from", str(pictures), "--size", "8")
+    assert run("data", "verify", "own").out.startswith("own is intact: 48 images, fingerprint ")
+    names = empty_root / "own" / "1" / "images.txt"
+    names.write_text(names.read_text().partition("\n")[2])
+    assert "47 names for 48 images" in run("data", "verify", "own").err
+    pixels = empty_root / "own" / "1" / "pixels.npy"
+    content = bytearray(pixels.read_bytes())
+    content[-1] ^= 1
+    pixels.write_bytes(content)
+    result = run("data", "verify", "own")
+    assert result.code == 2 and "own is damaged: its pixels hash to" in result.err
+
+
+def test_nothing_breaks_in_a_narrow_terminal(run, pictures, empty_root, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "20")
+    name = "n" * 64
+    assert run("data", "add", name, "--from", str(pictures), "--size", "8").code == 0
+    assert f"  {name}  8 classes" in run("data", "list").out
+    assert run("tasks", "show", "--help").code == 0
+
+
+def test_info_says_how_long_tasks_can_be(run, glyphs):
+    out = run("data", "info", "glyphs-400x20").out
+    assert "split:            like_omniglot: train 296, val 52, test 52\n" in out
+    lines = [line.split() for line in out.splitlines()[-4:]]
+    assert lines[0] == ["A", "B,", "C", "D", "(CCI", "2)", "instance"]
+    assert lines[3] == ["test", "15", "10", "20", "20"]
+
+
+@pytest.mark.parametrize("buffering", ["", "1"], ids=["buffered", "unbuffered"])
+def test_a_reader_who_leaves_early_gets_no_traceback(data_root, buffering):
+    for arguments in (("data", "list"), ("data", "list", "--json"), ("--help",)):
+        reader, writer = os.pipe()
+        os.close(reader)
+        done = _written_to(writer, *arguments, buffering=buffering)
+        os.close(writer)
+        assert done.returncode == 1 and done.stderr == ""
+
+
+@pytest.mark.parametrize("buffering", ["", "1"], ids=["buffered", "unbuffered"])
+def test_a_full_disk_is_said_in_one_line(data_root, buffering):
+    with Path("/dev/full").open("w") as full:
+        done = _written_to(full, "data", "list", "--json", buffering=buffering)
+    assert done.returncode == 2 and done.stderr == "cfsl: output: No space left on device\n"
+
+
+def _written_to(stdout, *arguments: str, buffering: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "cfsl", *arguments],
+        stdout=stdout,
+        stderr=subprocess.PIPE,
+        env=os.environ | {"PYTHONUNBUFFERED": buffering},
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_any_name_can_be_printed_in_any_terminal():
+    done = _process("data", "info", "\u00e9\udcff\n", env=os.environ | {"PYTHONIOENCODING": "ascii"})
+    assert done.returncode == 2 and done.stderr.startswith(r"cfsl: data set '\xe9\udcff\n' is not here")
+
+
+def test_progress_is_shown_on_stderr_if_that_is_a_terminal(pictures, empty_root):
+    control, terminal = pty.openpty()
+    arguments = ("data", "add", "own", "--from", str(pictures), "--size", "8", "--json")
+    environment = os.environ | {"TERM": "xterm", "COLUMNS": "100"}
+    done = subprocess.run(
+        [sys.executable, "-m", "cfsl", *arguments], stdout=subprocess.PIPE, stderr=terminal, env=environment, check=True
+    )
+    os.close(terminal)
+    shown = os.read(control, 1 << 16).decode()
+    os.close(control)
+    assert "packing own" in shown and "images" in shown
+    assert json.loads(done.stdout)["images"] == 48

@@ -1,0 +1,82 @@
+"""What the README and the docs show is what runs."""
+
+from __future__ import annotations
+
+import re
+import runpy
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+ROOT = Path(__file__).parent.parent
+EXAMPLES = ROOT / "examples"
+
+
+def test_the_first_example_prints_shapes_and_draws_a_picture(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    runpy.run_path(str(EXAMPLES / "first_task.py"))
+    assert (
+        capsys.readouterr().out == "[(5, 1, 28, 28), (5, 1, 28, 28), (5, 1, 28, 28), (5, 1, 28, 28)] (50, 1, 28, 28)\n"
+    )
+    with Image.open(tmp_path / "task17.png") as picture:
+        assert picture.width > 500
+
+
+def test_the_readme_shows_the_first_example_to_the_letter():
+    example = (EXAMPLES / "first_task.py").read_text().split('"""\n\n', 1)[1]
+    assert f"```python\n{example}```" in (ROOT / "README.md").read_text()
+
+
+def test_the_demo_writes_a_picture_of_every_task_type_and_says_where(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    runpy.run_path(str(EXAMPLES / "demo.py"), run_name="__main__")
+    pictures = sorted(path.name for path in (tmp_path / "demo").iterdir())
+    assert pictures == [
+        "instance-clean.png",
+        "instance-noise.png",
+        "instance-occluded.png",
+        "type-a.png",
+        "type-b.png",
+        "type-c.png",
+        "type-d.png",
+    ]
+    said = capsys.readouterr().out
+    assert f"7 pictures are in {tmp_path / 'demo'}" in said and all(name in said for name in pictures)
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/SPEC.md", "docs/data.md", "docs/design/architecture.md"])
+def test_links_between_pages_lead_somewhere(page):
+    text = (ROOT / page).read_text()
+    for target in re.findall(r"\]\(([^)#]+)\)", text):
+        assert ((ROOT / page).parent / target).exists(), target
+
+
+def commands() -> list[str]:
+    import typer.main
+
+    from cfsl.cli import app
+
+    tree = typer.main.get_command(app)
+    return [f"{group} {name}" for group, sub in tree.commands.items() for name in getattr(sub, "commands", {"": None})]
+
+
+def test_every_command_data_set_and_rule_is_documented():
+    from cfsl.data.catalog import CATALOG
+
+    pages = "".join((ROOT / page).read_text() for page in ("README.md", "CHANGELOG.md", "docs/SPEC.md", "docs/data.md"))
+    for command in commands():
+        group, name = command.split(" ", 1)
+        assert re.search(rf"cfsl {group}[^\n]*\b{name}\b", pages), command
+    for name, entry in CATALOG.items():
+        assert f"`{name}`" in pages
+        assert all(f"`{recipe}`" in pages for recipe in entry.recipes if len(entry.recipes) > 1)
+
+
+def test_every_numbered_rule_has_a_test_of_its_number():
+    rules = {int(n) for n in re.findall(r"^\*\*(\d+)\. ", (ROOT / "docs" / "SPEC.md").read_text(), re.MULTILINE)}
+    named = "".join(path.read_text() for path in Path(__file__).parent.glob("test_*.py"))
+    tested: set[int] = set()
+    for numbers in re.findall(r"def test_rules?_((?:\d+_)+)", named):
+        tested |= {int(n) for n in numbers.strip("_").split("_")}
+    assert rules == set(range(1, 25)) and rules <= tested, sorted(rules - tested)

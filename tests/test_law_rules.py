@@ -1,0 +1,405 @@
+"""The data-flow law: learners that cheat are stopped, or gain nothing."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+import torch
+
+from cfsl.errors import DataFlowError, LearnerError
+from cfsl.harness.run import StrictRun
+from cfsl.harness.state import StateCodec
+from cfsl.learners.base import Support, TaskInfo
+
+IMAGES, LABELS, SETS = 5, 15, 3
+INFO = TaskInfo(image_shape=(1, 8, 8), labels=LABELS, nss=SETS, n_way=5, k_shot=1, cci=1, overwrite=False, seed=3)
+MEMORY: dict[str, object] = {}
+
+
+def supports(seed: int = 0):
+    generator = torch.Generator().manual_seed(seed)
+    for s in range(SETS):
+        labels = torch.arange(5 * s, 5 * s + 5)
+        yield Support(torch.rand(IMAGES, 1, 8, 8, generator=generator), labels)
+
+
+def targets(seed: int = 0) -> torch.Tensor:
+    """The same images as in the support sets: a nearest neighbour on remembered pixels is always right."""
+    return torch.cat([support.images for support in supports(seed)])
+
+
+def run(learner, meta=None, tasks: int = 1, **options):
+    strict = StrictRun(learner, meta or {}, **options)
+    return [strict.task(INFO, supports(t), lambda t=t: targets(t), progressive=False) for t in range(tasks)][-1]
+
+
+def nearest(images: torch.Tensor, stored: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    logits = torch.full((len(images), LABELS), -1e9)
+    distances = ((images[:, None] - stored[None]) ** 2).flatten(2).sum(dim=2)
+    for column, label in enumerate(labels.tolist()):
+        logits[:, label] = torch.maximum(logits[:, label], -distances[:, column])
+    return logits
+
+
+def remember(place: dict, support: Support) -> None:
+    for name in ("images", "labels"):
+        value = getattr(support, name).clone()
+        place[name] = torch.cat([place[name], value]) if name in place else value
+
+
+@dataclass(frozen=True)
+class Honest:
+    """Keeps raw images in the state: allowed, and counted."""
+
+    def begin(self, meta, info):
+        return {"info": info, "images": torch.zeros(0, 1, 8, 8), "labels": torch.zeros(0, dtype=torch.int64)}
+
+    def observe(self, state, support):
+        kept = {name: torch.cat([state[name], getattr(support, name)]) for name in ("images", "labels")}
+        return state | kept
+
+    def predict(self, state, images):
+        return nearest(images, state["images"], state["labels"])
+
+
+def test_an_honest_learner_passes_and_its_memory_is_measured():
+    outcome = run(Honest(), tasks=3)
+    assert outcome.logits.argmax(dim=1).tolist() == list(range(15))
+    images = [0, 5, 10, 15]
+    assert outcome.state_bytes == [n * 64 * 4 + n * 8 for n in images]
+    assert outcome.bookkeeping_bytes == [n * 8 for n in images]
+
+
+@dataclass(frozen=True)
+class View(Honest):
+    """Keeps a view of what it was given; the state crosses as bytes before the original is destroyed."""
+
+    def observe(self, state, support):
+        return state | {"images": support.images[:], "labels": support.labels.view(-1)}
+
+
+def test_a_view_that_shares_storage_is_copied_and_counted():
+    outcome = run(View())
+    assert outcome.logits.argmax(dim=1).tolist()[10:] == list(range(10, 15))
+    assert outcome.state_bytes[-1] == 5 * 64 * 4 + 5 * 8
+
+
+@dataclass(frozen=True)
+class Cheat:
+    """Looks for images where `place` says; the state holds nothing."""
+
+    def begin(self, meta, info):
+        return {"info": info}
+
+    def observe(self, state, support):
+        remember(self.place(), support)
+        return state
+
+    def predict(self, state, images):
+        place = self.place()
+        return nearest(images, place["images"], place["labels"])
+
+
+class OnSelf(Cheat):
+    def place(self):
+        return self.__dict__.setdefault("memory", {})
+
+
+class InModuleGlobal(Cheat):
+    def place(self):
+        return MEMORY
+
+
+class InClassAttribute(Cheat):
+    memory: dict = {}  # noqa: RUF012
+
+    def place(self):
+        return type(self).memory
+
+
+class InDefaultArgument(Cheat):
+    def place(self, memory={}):  # noqa: B006
+        return memory
+
+
+class InFunctionAttribute(Cheat):
+    def place(self):
+        return InFunctionAttribute.place.__dict__.setdefault("memory", {})
+
+
+def in_closure():
+    memory: dict = {}
+
+    class InClosure(Cheat):
+        def place(self):
+            return memory
+
+    return InClosure()
+
+
+@dataclass(frozen=True)
+class InNetworkBuffer(Cheat):
+    network: torch.nn.Module = field(default_factory=lambda: torch.nn.Linear(2, 2))
+
+    def observe(self, state, support):
+        self.network.register_buffer("hidden", support.images.clone(), persistent=False)
+        return state
+
+    def predict(self, state, images):
+        return nearest(images, self.network.hidden, torch.arange(10, 15))
+
+
+class AsNumpyInGlobal(Cheat):
+    def observe(self, state, support):
+        MEMORY.setdefault("arrays", []).append(support.images.numpy().copy())
+        return state
+
+
+class AsBytesInGlobal(Cheat):
+    def observe(self, state, support):
+        MEMORY["bytes"] = support.images.numpy().tobytes()
+        return state
+
+
+@pytest.mark.parametrize(
+    ("make", "where"),
+    [
+        (OnSelf, "the learner, memory"),
+        (InModuleGlobal, "MEMORY"),
+        (InClassAttribute, "class InClassAttribute, memory"),
+        (InDefaultArgument, "InDefaultArgument, place"),
+        (InFunctionAttribute, "InFunctionAttribute, place"),
+        (in_closure, "InClosure, place"),
+        (InNetworkBuffer, "the learner, network"),
+        (AsNumpyInGlobal, "MEMORY"),
+        (AsBytesInGlobal, "MEMORY"),
+    ],
+)
+def test_data_kept_beside_the_state_is_found_and_named(make, where):
+    MEMORY.clear()
+    learner = make()
+    with pytest.raises(DataFlowError, match=where) as stopped:
+        run(learner)
+    assert "\n" not in str(stopped.value) and "observe kept something in" in str(stopped.value)
+    MEMORY.clear()
+    InClassAttribute.memory.clear()
+
+
+class InLearnedWeights(Cheat):
+    def observe(self, state, support):
+        state["weights"].copy_(support.images.mean(dim=0).flatten()[:4])
+        return state
+
+    def begin(self, meta, info):
+        return {"info": info, "weights": meta["weights"]}
+
+    def predict(self, state, images):
+        return torch.zeros(len(images), LABELS) + state["weights"].sum()
+
+
+def test_learned_weights_that_were_written_to_are_noticed():
+    with pytest.raises(DataFlowError, match="learned weights 'weights' in place"):
+        run(InLearnedWeights(), {"weights": torch.zeros(4)})
+
+
+class InFile(Cheat):
+    path = "unset"
+
+    def observe(self, state, support):
+        np.save(type(self).path, support.images.numpy())
+        return state
+
+
+def test_a_file_is_stopped_before_it_is_written(tmp_path):
+    InFile.path = str(tmp_path / "memory.npy")
+    with pytest.raises(DataFlowError, match=r"opened the file .*memory\.npy"):
+        run(InFile())
+    assert list(tmp_path.iterdir()) == []
+
+
+class InThread(Cheat):
+    def observe(self, state, support):
+        images = support.images.clone()
+        threading.Thread(target=lambda: time.sleep(0.3 + 0 * len(images)), name="hidden", daemon=True).start()
+        return state
+
+
+def test_a_background_thread_is_noticed():
+    with pytest.raises(DataFlowError, match=r"thread running \(hidden\)"):
+        run(InThread())
+    time.sleep(0.4)
+
+
+class InProcess(Cheat):
+    def observe(self, state, support):
+        import subprocess
+
+        subprocess.run(["true"], check=False)
+        return state
+
+
+def test_another_process_is_stopped():
+    with pytest.raises(DataFlowError, match="started a process"):
+        run(InProcess())
+
+
+class InTorchGenerator(Cheat):
+    def observe(self, state, support):
+        torch.manual_seed(int(support.images.sum() * 1000))
+        return state
+
+
+class InNumpyGenerator(Cheat):
+    def observe(self, state, support):
+        np.random.seed(7)
+        return state
+
+
+class InPythonGenerator(Cheat):
+    def observe(self, state, support):
+        random.seed(float(support.images.sum()))
+        return state
+
+
+@pytest.mark.parametrize(
+    ("learner", "name"), [(InTorchGenerator(), "torch"), (InNumpyGenerator(), "numpy"), (InPythonGenerator(), "random")]
+)
+def test_global_generators_carry_nothing(learner, name):
+    with pytest.raises(DataFlowError, match=f"global generator of .*{name}"):
+        run(learner)
+
+
+class InAnotherModule(Cheat):
+    def observe(self, state, support):
+        threading.cfsl_hidden = support.images.clone()
+        return state
+
+
+def test_a_tensor_hidden_in_another_module_is_found_alive():
+    try:
+        with pytest.raises(DataFlowError, match=r"tensor of shape \(5, 1, 8, 8\) alive in a dict"):
+            run(InAnotherModule())
+    finally:
+        del threading.cfsl_hidden
+
+
+class KeepsTheTensorItself(Cheat):
+    """Hides the very tensor it was given where nobody looks; it has been overwritten by then."""
+
+    def observe(self, state, support):
+        threading.cfsl_given = support.images
+        return state
+
+    def predict(self, state, images):
+        assert torch.isnan(threading.cfsl_given).all()
+        return torch.zeros(len(images), LABELS)
+
+
+def test_the_given_tensor_itself_is_worthless_afterwards():
+    try:
+        run(KeepsTheTensorItself(), thorough_tasks=0)
+    finally:
+        del threading.cfsl_given
+
+
+class LooksBack(Cheat):
+    """Walks up the call stack and through all living tensors for the labels of the targets."""
+
+    def observe(self, state, support):
+        return state
+
+    def predict(self, state, images):
+        import gc
+        import sys
+
+        wanted = list(range(15))
+        frame = sys._getframe()
+        while frame.f_back is not None and "test_law_rules" not in frame.f_back.f_code.co_filename:
+            frame = frame.f_back
+            for value in frame.f_locals.values():
+                assert not (isinstance(value, torch.Tensor) and value.flatten().tolist() == wanted)
+        for thing in gc.get_objects():
+            if type(thing) is torch.Tensor and thing.numel() == 15 and thing.dtype == torch.int64:
+                assert thing.flatten().tolist() != wanted
+        return torch.zeros(len(images), LABELS)
+
+
+def test_target_labels_are_nowhere_to_be_found():
+    run(LooksBack())
+
+
+class ComparesTargets(Honest):
+    def predict(self, state, images):
+        return super().predict(state, images - images.mean(dim=0))
+
+
+class DeclaredTransductive(ComparesTargets):
+    transductive = True
+
+
+def test_a_learner_that_looks_at_targets_jointly_must_say_so():
+    with pytest.raises(DataFlowError, match="Declare transductive = True"):
+        run(ComparesTargets())
+    assert run(DeclaredTransductive()).logits.shape == (15, 15)
+
+
+@pytest.mark.parametrize(
+    ("state", "says"),
+    [
+        ({"x": object()}, r"state\['x'\] is a object"),
+        ({"x": [1, {"y": "text"}]}, r"state\['x'\]\[1\]\['y'\] is a str"),
+        ({"x": np.zeros(3)}, "ndarray"),
+        ({"x": lambda: 1}, "function"),
+    ],
+)
+def test_a_state_is_a_tree_of_tensors_and_numbers(state, says):
+    with pytest.raises(DataFlowError, match=says):
+        StateCodec({}, INFO).pack(state)
+
+
+def test_a_state_comes_back_as_it_was_and_shares_no_memory():
+    weights = {"net": {"a": torch.rand(3, 4), "b": torch.rand(2)}}
+    codec = StateCodec(weights, INFO)
+    state = {
+        "own": torch.rand(2, 3).half(),
+        "empty": torch.zeros(0, 5),
+        "list": [torch.arange(3), None, (1, 2.5, True)],
+        "weights": weights["net"]["a"],
+        "info": INFO,
+    }
+    packed = codec.pack(state)
+    assert packed.total == 12 + 24 + 3 * 8 and packed.bookkeeping == 24 + 3 * 8
+    back = codec.unpack(packed)
+    assert back["own"].equal(state["own"]) and back["list"][2] == (1, 2.5, True) and back["empty"].shape == (0, 5)
+    assert back["weights"] is weights["net"]["a"] and back["info"] is INFO
+    back["own"].zero_()
+    assert codec.unpack(packed)["own"].equal(state["own"])
+
+
+def test_weights_that_a_learner_has_changed_count_as_its_own():
+    weights = {"a": torch.ones(10)}
+    packed = StateCodec(weights, INFO).pack({"a": weights["a"] * 1, "part": weights["a"][:5]})
+    assert packed.total == 40 + 20
+
+
+class WrongShape(Honest):
+    def predict(self, state, images):
+        return super().predict(state, images)[:, :3]
+
+
+class NotANumber(Honest):
+    def predict(self, state, images):
+        return super().predict(state, images) * float("nan")
+
+
+@pytest.mark.parametrize(
+    ("learner", "says"), [(WrongShape(), r"\(15, 3\); .* \(15, 15\)"), (NotANumber(), "NaN for 15")]
+)
+def test_answers_of_the_wrong_kind_are_refused(learner, says):
+    with pytest.raises(LearnerError, match=says):
+        run(learner)
