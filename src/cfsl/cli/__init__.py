@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from cfsl import __version__
-from cfsl.cli import data, tasks
+from cfsl.cli import data, learning, tasks
 from cfsl.cli.console import complain, drop_output, open_streams, say
 from cfsl.errors import CfslError
 
@@ -27,6 +27,14 @@ app = typer.Typer(
 )
 app.add_typer(data.app, name="data")
 app.add_typer(tasks.app, name="tasks")
+app.command("learners", epilog="Example: cfsl learners")(learning.learners)
+app.command("train", epilog="Example: cfsl train protonet --data omniglot --type B --nss 3 --set metric=cosine")(
+    learning.train
+)
+app.command(
+    "eval",
+    epilog="Example: cfsl eval protonet --data omniglot --type B --nss 3 --checkpoint runs/protonet-omniglot-short",
+)(learning.evaluate)
 
 
 def _print_version(wanted: bool) -> None:

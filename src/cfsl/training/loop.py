@@ -19,6 +19,7 @@ from cfsl.harness.evaluate import evaluate
 from cfsl.harness.state import flatten
 from cfsl.learners.base import Learner, Meta
 from cfsl.metrics.accuracy import summarise, task_accuracies
+from cfsl.nets import in_channels_last
 from cfsl.training.checkpoint import (
     optimizer_tensors,
     read_checkpoint,
@@ -98,15 +99,15 @@ def read_weights(path: Path) -> Meta:
     if path.is_dir():
         return best_weights(path)
     tensors, _ = read_checkpoint(path)
-    return unflatten(tensors, "meta")
+    meta = unflatten(tensors, "meta")
+    if not {"params", "stats"} <= meta.keys():
+        raise CheckpointError(f"{path} holds no weights to use; name a training folder, or one of its epoch files")
+    return {"params": in_channels_last(meta["params"]), "stats": meta["stats"]}
 
 
 def _begin(objective: Objective, training: Training) -> _Run:
     meta = objective.init(torch.Generator().manual_seed(training.seed))
-    params = {
-        name: tensor.contiguous(memory_format=torch.channels_last) if tensor.dim() == 4 else tensor
-        for name, tensor in meta["params"].items()
-    }
+    params = in_channels_last(meta["params"])
     for tensor in params.values():
         tensor.requires_grad_()
     schedule = training.schedule

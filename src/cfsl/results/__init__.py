@@ -1,0 +1,1 @@
+"""Results: what was run and what came out, as files."""

@@ -1,0 +1,71 @@
+"""A result card: one JSON file that says what was run, on what, and what came out."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from cfsl import __version__
+from cfsl.errors import CfslError
+from cfsl.harness.trace import Trace
+from cfsl.metrics.accuracy import summarise, task_accuracies, task_cross_entropies
+from cfsl.metrics.calibration import expected_calibration_error
+from cfsl.metrics.forgetting import backward_transfer, forgetting, group_accuracies, progressive_accuracy
+from cfsl.metrics.memory import atm
+
+FORMAT = 1
+
+
+def measurements(trace: Trace) -> dict[str, Any]:
+    """Return every metric of a trace, ready for JSON; fractions, not percent."""
+    memory = atm(trace)
+    measured: dict[str, Any] = {
+        "accuracy": asdict(summarise(task_accuracies(trace))),
+        "cross_entropy": asdict(summarise(task_cross_entropies(trace))),
+        "calibration_error": expected_calibration_error(trace),
+        "atm": {
+            "total": memory.total,
+            "representation": memory.representation,
+            "bookkeeping": memory.bookkeeping,
+            "curve": [float(value) for value in memory.curve],
+        },
+        "group_accuracy": [float(value) for value in group_accuracies(trace)],
+    }
+    if trace.progressive is not None:
+        per_task = {"forgetting": forgetting(trace), "backward_transfer": backward_transfer(trace)}
+        measured["progressive_accuracy"] = [float(value) for value in progressive_accuracy(trace).mean]
+        measured |= {name: asdict(summarise(v)) for name, v in per_task.items() if v is not None}
+    return measured
+
+
+def environment() -> dict[str, Any]:
+    """Return what ran the code: versions and hardware, no names of machines or people."""
+    import numpy
+    import torch
+
+    return {
+        "cfsl": __version__,
+        "torch": torch.__version__,
+        "numpy": numpy.__version__,
+        "python": platform.python_version(),
+        "machine": platform.machine(),
+        "threads": torch.get_num_threads(),
+        "cores": os.cpu_count(),
+    }
+
+
+def write_card(path: Path, card: dict[str, Any]) -> None:
+    """Write a card, whole or not at all."""
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part.write_text(json.dumps({"format": FORMAT} | card, indent=1, sort_keys=True) + "\n")
+        part.replace(path)
+    except OSError as error:
+        raise CfslError(f"{path} cannot be written: {error.strerror or error}") from error
+    finally:
+        part.unlink(missing_ok=True)
