@@ -13,7 +13,15 @@ import jaxtyping
 import pytest
 
 _DATA_WITH_ARRAYS = ("arrays", "glyphs", "images", "manifest", "recipe", "splits", "store", "summary", "tasks")
-_WITH_ARRAYS = ["cfsl.sampling", "cfsl.corrupt", "cfsl.report", "cfsl.metrics", "cfsl.harness.trace"]
+_WITH_ARRAYS = [
+    "cfsl.sampling",
+    "cfsl.corrupt",
+    "cfsl.report",
+    "cfsl.metrics",
+    "cfsl.harness.trace",
+    "cfsl.harness.macs",
+    "cfsl.nets",
+]
 _WITH_ARRAYS += (f"cfsl.data.{name}" for name in _DATA_WITH_ARRAYS)
 jaxtyping.install_import_hook(_WITH_ARRAYS, "beartype.beartype")
 
@@ -29,6 +37,14 @@ def data_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("data")
     os.environ["CFSL_DATA"] = str(root)
     return root
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_thread() -> None:
+    """Let every test process use one core: two that share two cores with two threads each are far slower."""
+    import torch
+
+    torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session")

@@ -138,9 +138,8 @@ def _say_result(learner: str, tasks: Tasks, card: dict[str, Any]) -> None:
     metrics, macs = card["metrics"], card["macs"]
     accuracy, entropy, memory = metrics["accuracy"], metrics["cross_entropy"], metrics["atm"]
     marks = [name for name in ("transductive", "breaks_law") if card[name]]
-    say(
-        f"{learner}{' (' + ', '.join(marks) + ')' if marks else ''} on {tasks.data.name}/{tasks.split}, {len(tasks)} tasks"
-    )
+    marked = f"{learner} ({', '.join(marks)})" if marks else learner
+    say(f"{marked} on {tasks.data.name}/{tasks.split}, {len(tasks)} tasks")
     say(f"  {describe_spec(tasks.spec)}")
     interval = f" +- {100 * accuracy['ci95']:.2f} (95 % over tasks)" if accuracy["ci95"] is not None else ""
     say(f"  accuracy       {100 * accuracy['mean']:.2f} %{interval}")

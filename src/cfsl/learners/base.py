@@ -54,6 +54,7 @@ class Support:
     labels: Int64[Tensor, " images"]
 
 
+@runtime_checkable
 class Learner(Protocol):
     """What the harness asks of every learner. A learner that sees targets jointly says `transductive = True`."""
 

@@ -1,0 +1,248 @@
+"""Init+Tune and Pretrain+Tune: gradient descent on every support set, the weights carried on to the next.
+
+Antoniou, Patacchiola, Ochal and Storkey, "Defining Benchmarks for Continual Few-Shot Learning" (2020), section 5 and
+appendix A; Kowadlo et al., "Expanding continual few-shot learning benchmarks to include recognition of specific
+instances" (2022), section 3.4.1. The two learners differ in `meta` only: a backbone at its first weights, drawn once
+and the same for all tasks, or one trained on i.i.d. batches of the training classes.
+
+    theta <- theta - lr * grad_theta CE(f_theta(images), labels)         `steps` times, the whole support set at once
+
+theta are the weights and biases of convolutions and linear layers and of a linear head with one output a label.
+
+Where it departs from the papers:
+
+- The head is drawn anew for every task, from the task's own generator, as paper 2 says; its code kept one for all.
+- The weights really are carried over. The code of paper 1 put them back before every support set.
+- Scale and shift of batch norm stay as they are, as in the code ("adapt the full network's weights" in the text), and
+  there is one of each. The code had one for every step, of which pretraining trained the first alone.
+- Batch norm does not look at the targets, unless norm="batch" asks for it as published: then the statistics are those
+  of whatever batch is at hand, and `transductive` says so. norm="running" has the statistics in `meta`. Those of a
+  net that never saw an image mean nothing, so `init_tune` has norm="support": a support set is tuned by its own
+  statistics, and targets are normalised by the mean over the support sets so far of each set's statistics, measured
+  after it was tuned on ("MetaBN" of Bronskill et al., "TaskNorm", 2020, for one set). They are part of the state.
+- A batch norm that gets a single value a channel (one image, no map) has no variance to divide by: there and then it
+  uses the statistics in the state. The code divided by zero.
+- No step keeps the graph of the one before: memory does not grow with `steps`, as it did in the code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, Literal, Protocol, TypeAlias, runtime_checkable
+
+import torch
+from jaxtyping import Float, Shaped
+from pydantic import BeforeValidator, Field
+from torch import Tensor, nn
+from torch.nn import functional
+
+from cfsl.errors import LearnerError, lookup
+from cfsl.learners.base import Meta, State, Support, TaskInfo
+from cfsl.nets import ImageShape, Net, Params, Stats, conv4
+from cfsl.nets.layers import BatchNorm, Norm, batch_norm, moved_stats, running_norm
+from cfsl.spec import Count, FrozenSpec
+
+Penalty: TypeAlias = Callable[[Mapping[str, Tensor]], Float[Tensor, ""]]
+"""A function of the tuned weights, to be added to the loss."""
+LearningRate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+_PREDICTED_AT_ONCE = 64
+"""Targets are many and maps are large; each target is predicted by itself anyway."""
+
+
+@runtime_checkable
+class Tunable(Protocol):
+    """A learner that is tuned step by step, so that another can wrap it and have a say in every step."""
+
+    @property
+    def steps(self) -> int:
+        """How many steps are taken on a support set."""
+
+    @property
+    def lr(self) -> float:
+        """The learning rate of a step."""
+
+    @property
+    def transductive(self) -> bool:
+        """Whether an answer depends on the other images of the batch."""
+
+    def init(self, image_shape: ImageShape, generator: torch.Generator) -> Meta:
+        """Draw first weights for images of this shape."""
+
+    def begin(self, meta: Meta, info: TaskInfo) -> State:
+        """Return the state before the first support set."""
+
+    def observe(self, state: State, support: Support) -> State:
+        """Return the state after a support set: `steps` times `step`, then `consolidate`."""
+
+    def predict(self, state: State, images: Shaped[Tensor, "targets *shape"]) -> Float[Tensor, "targets labels"]:
+        """Return a logit for every label of the task."""
+
+    def step(self, state: State, support: Support, penalty: Penalty | None = None) -> State:
+        """Return the state after one gradient step on a batch."""
+
+    def consolidate(self, state: State, support: Support) -> State:
+        """Return the state after the last step on a support set; `support` is that set and nothing else."""
+
+    def weights(self, state: State) -> Params:
+        """Return the tuned weights, by name."""
+
+    def logits(
+        self, state: State, weights: Mapping[str, Tensor], images: Shaped[Tensor, "n *shape"]
+    ) -> Float[Tensor, "n labels"]:
+        """Predict with other weights than the state's; gradients flow to them."""
+
+
+def tuned(learner: Tunable, state: State, support: Support) -> State:
+    """Take all the steps on one support set: what `observe` of every tunable learner does."""
+    for _ in range(learner.steps):
+        state = learner.step(state, support)
+    return learner.consolidate(state, support)
+
+
+def reading(*learners: type[FrozenSpec]) -> BeforeValidator:
+    """Let a field that holds a learner be read from JSON, which tells these learners apart by their `kind`."""
+    table = {str(learner.model_fields["kind"].default): learner for learner in learners}
+
+    def read(value: object) -> object:
+        if not isinstance(value, dict):
+            return value
+        return lookup(table, str(value.get("kind")), "kind of inner learner")(**value)
+
+    return BeforeValidator(read)
+
+
+class Tune(FrozenSpec):
+    """Tunes a backbone and a new linear head by plain gradient descent."""
+
+    kind: Literal["tune"] = "tune"
+    net: Net = conv4(48, "conv-norm-act")
+    steps: Count = 5
+    lr: LearningRate = 0.01
+    norm: Literal["running", "support", "batch"] = "running"
+
+    @property
+    def transductive(self) -> bool:
+        """Whether targets are normalised by their own statistics."""
+        return self.norm == "batch"
+
+    def init(self, image_shape: ImageShape, generator: torch.Generator) -> Meta:
+        """Draw a backbone."""
+        params, stats = self.net.init(image_shape, generator)
+        return {"params": params, "stats": stats}
+
+    def begin(self, meta: Meta, info: TaskInfo) -> State:
+        """Share the backbone with `meta`, which costs nothing until it is tuned; draw a head."""
+        backbone, scales = self._split(meta, info.image_shape)
+        head = _drawn_head(self.net.feature_count(info.image_shape), info)
+        state = {"weights": backbone | head, "scales": scales, "stats": dict(meta["stats"])}
+        return state | ({"sets": 0} if self.norm == "support" else {})
+
+    def observe(self, state: State, support: Support) -> State:
+        """Tune on one support set."""
+        return tuned(self, state, support)
+
+    def predict(self, state: State, images: Shaped[Tensor, "targets *shape"]) -> Float[Tensor, "targets labels"]:
+        """Return logits with the weights as they are now."""
+        parts = [images] if self.transductive else torch.split(images, _PREDICTED_AT_ONCE)
+        with torch.no_grad():
+            return torch.cat([self.logits(state, state["weights"], part) for part in parts])
+
+    def step(self, state: State, support: Support, penalty: Penalty | None = None) -> State:
+        """Take one step of gradient descent on the mean cross-entropy of a batch, plus a penalty on the weights."""
+        weights = trainable(state["weights"])
+        with torch.enable_grad():
+            logits = self._classified(state, weights, self._tuning_norm(state, {}), support.images)
+            loss = functional.cross_entropy(logits, support.labels)
+            if penalty is not None:
+                loss = loss + penalty(weights)
+            gradients = torch.autograd.grad(loss, list(weights.values()))
+        moved = {
+            name: weight.detach() - self.lr * gradient
+            for (name, weight), gradient in zip(weights.items(), gradients, strict=True)
+        }
+        return {**state, "weights": moved}
+
+    def consolidate(self, state: State, support: Support) -> State:
+        """With norm="support", count the statistics of this set among those of the task."""
+        if self.norm != "support":
+            return state
+        seen: Stats = {}
+        with torch.no_grad():
+            self._classified(state, state["weights"], self._tuning_norm(state, seen), support.images)
+        sets, stats = state["sets"] + 1, state["stats"]
+        return {**state, "sets": sets, "stats": moved_stats(stats, {**stats, **seen}, 1 / sets)}
+
+    def weights(self, state: State) -> Params:
+        """Return the weights of backbone and head that are tuned."""
+        weights: Params = state["weights"]
+        return weights
+
+    def logits(
+        self, state: State, weights: Mapping[str, Tensor], images: Shaped[Tensor, "n *shape"]
+    ) -> Float[Tensor, "n labels"]:
+        """Classify as `predict` does, with these weights."""
+        own = self._tuning_norm(state, {}) if self.norm == "batch" else running_norm(state["scales"], state["stats"])
+        return self._classified(state, weights, own, images)
+
+    def _tuning_norm(self, state: State, seen: Stats) -> Norm:
+        """Return the batch norm of a gradient step; it writes the statistics that it measures into `seen`."""
+        if self.norm == "running":
+            return running_norm(state["scales"], state["stats"])
+        return _norm_by_batch(state["scales"], state["stats"], seen)
+
+    def _classified(
+        self, state: State, weights: Mapping[str, Tensor], norm: Norm, images: Shaped[Tensor, "n *shape"]
+    ) -> Float[Tensor, "n labels"]:
+        features = self.net.forward({**state["scales"], **weights}, norm, images)
+        return functional.linear(features, weights["head.weight"], weights["head.bias"])
+
+    def _split(self, meta: Meta, image_shape: ImageShape) -> tuple[Params, Params]:
+        """Tell the weights that are tuned from the scales and shifts of batch norm; leave what is not the net's."""
+        layers = self.net.layers(image_shape)
+        params = meta.get("params", {})
+        missing = [name for name in layers if f"{name}.weight" not in params]
+        if missing or "stats" not in meta:
+            what = f"there are no weights of '{missing[0]}'" if missing else "there is no 'stats'"
+            raise LearnerError(
+                f"{type(self).__name__} needs meta['params'] and meta['stats'] of its net, and {what}. "
+                f"Make them with init(), or pretrain this very net."
+            )
+        own = {name: tensor for name, tensor in params.items() if _layer(name) in layers}
+        scales = {name: tensor for name, tensor in own.items() if isinstance(layers[_layer(name)], BatchNorm)}
+        return {name: tensor for name, tensor in own.items() if name not in scales}, scales
+
+
+def init_tune(**fields: Any) -> Tune:
+    """Return Init+Tune, to be given a backbone fresh from `init`: batch norm gathers its statistics from the task."""
+    return Tune(**{"norm": "support"} | fields)
+
+
+def pretrain_tune(**fields: Any) -> Tune:
+    """Return Pretrain+Tune, to be given a pretrained backbone: batch norm has the statistics of pretraining."""
+    return Tune(**{"norm": "running"} | fields)
+
+
+def trainable(weights: Mapping[str, Tensor]) -> Params:
+    """Return the same values, without their history, as leaves of a new graph."""
+    return {name: weight.detach().requires_grad_() for name, weight in weights.items()}
+
+
+def _layer(parameter: str) -> str:
+    return parameter.rpartition(".")[0]
+
+
+def _drawn_head(features: int, info: TaskInfo) -> Params:
+    """Draw a head with Xavier uniform weights and no bias."""
+    weight = nn.init.xavier_uniform_(torch.empty(info.labels, features), generator=info.generator())
+    return {"head.weight": weight.to(info.device), "head.bias": torch.zeros(info.labels, device=info.device)}
+
+
+def _norm_by_batch(scales: Params, stats: Stats, seen: Stats) -> Norm:
+    """Normalise by the batch wherever it has at least two values a channel."""
+    by_batch, by_stats = batch_norm(scales, seen), running_norm(scales, stats)
+
+    def norm(name: str, maps: Tensor) -> Tensor:
+        single = maps.numel() <= maps.shape[1]
+        return by_stats(name, maps) if single else by_batch(name, maps)
+
+    return norm
