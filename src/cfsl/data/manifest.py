@@ -12,7 +12,6 @@ import gzip
 import hashlib
 import io
 import json
-import os
 import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -27,6 +26,7 @@ from cfsl.data.splits import splits_hash
 from cfsl.data.store import ALL, Dataset
 from cfsl.data.tasks import Tasks
 from cfsl.errors import ManifestError
+from cfsl.files import written_whole
 from cfsl.sampling import SAMPLER, SAMPLERS, PlanBlock
 from cfsl.spec import TaskSpec
 
@@ -102,15 +102,15 @@ class Manifest:
             "tasks": {name: getattr(self.plan, name).tolist() for name in _ARRAYS},
         }
         text = json.dumps(content, ensure_ascii=False, separators=(",", ":"))
-        part = path.with_name(f".{path.name}.{os.getpid()}.part")
         try:
-            with part.open("wb") as out, gzip.GzipFile("", "wb", fileobj=out, mtime=0) as packed:
+            with (
+                written_whole(path) as part,
+                part.open("wb") as out,
+                gzip.GzipFile("", "wb", fileobj=out, mtime=0) as packed,
+            ):
                 packed.write(text.encode())
-            part.replace(path)
         except OSError as error:
             raise ManifestError(f"{path} cannot be written: {error.strerror or error}") from error
-        finally:
-            part.unlink(missing_ok=True)
 
     def _header(self) -> dict[str, Any]:
         return {

@@ -11,6 +11,7 @@ from typing import Any
 
 from cfsl import __version__
 from cfsl.errors import CfslError
+from cfsl.files import written_whole
 from cfsl.harness.trace import Trace
 from cfsl.metrics.accuracy import summarise, task_accuracies, task_cross_entropies
 from cfsl.metrics.calibration import expected_calibration_error
@@ -60,12 +61,9 @@ def environment() -> dict[str, Any]:
 
 def write_card(path: Path, card: dict[str, Any]) -> None:
     """Write a card, whole or not at all."""
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        part.write_text(json.dumps({"format": FORMAT} | card, indent=1, sort_keys=True) + "\n")
-        part.replace(path)
+        with written_whole(path) as part:
+            part.write_text(json.dumps({"format": FORMAT} | card, indent=1, sort_keys=True) + "\n")
     except OSError as error:
         raise CfslError(f"{path} cannot be written: {error.strerror or error}") from error
-    finally:
-        part.unlink(missing_ok=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,25 +13,21 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from cfsl.errors import CheckpointError
+from cfsl.files import written_whole
 
 FORMAT = "cfsl-checkpoint-1"
 
 
 def write_checkpoint(path: Path, tensors: Mapping[str, Tensor], notes: Mapping[str, Any]) -> None:
     """Write tensors and notes (JSON values) as one file."""
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
     metadata = {"format": FORMAT, "notes": json.dumps(notes, sort_keys=True)}
     plain = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        save_file(plain, part, metadata)
-        with part.open("rb") as written:
-            os.fsync(written.fileno())
-        part.replace(path)
+        with written_whole(path) as part:
+            save_file(plain, part, metadata)
     except (OSError, SafetensorError) as error:
         raise CheckpointError(f"{path} cannot be written: {error}. Earlier checkpoints are untouched.") from error
-    finally:
-        part.unlink(missing_ok=True)
 
 
 def read_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
