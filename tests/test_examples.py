@@ -45,7 +45,23 @@ def test_the_demo_writes_a_picture_of_every_task_type_and_says_where(tmp_path, m
     assert f"7 pictures are in {tmp_path / 'demo'}" in said and all(name in said for name in pictures)
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/SPEC.md", "docs/data.md", "docs/design/architecture.md"])
+def test_the_learner_of_ones_own_runs_and_is_the_one_in_the_docs():
+    source = (EXAMPLES / "own_learner.py").read_text()
+    shown = source[source.index("@dataclass") : source.index("\n\nif __name__")]
+    assert f"```python\n{shown}```" in (ROOT / "docs" / "adding-a-learner.md").read_text()
+    import cfsl
+
+    learner = runpy.run_path(str(EXAMPLES / "own_learner.py"))["BlurredMeans"]()
+    tasks = cfsl.Tasks(cfsl.load("glyphs-400x20"), cfsl.TaskSpec.type_b(nss=3), numbers=range(40))
+    trace = cfsl.evaluate(learner, tasks)
+    assert cfsl.summarise(cfsl.task_accuracies(trace)).mean > 0.2
+    assert cfsl.atm(trace).total == pytest.approx((15 * 100 + 15) / (15 * 784))
+
+
+PAGES = ["README.md", *(f"docs/{name}.md" for name in ("SPEC", "data", "data-flow", "adding-a-learner"))]
+
+
+@pytest.mark.parametrize("page", [*PAGES, "docs/design/architecture.md"])
 def test_links_between_pages_lead_somewhere(page):
     text = (ROOT / page).read_text()
     for target in re.findall(r"\]\(([^)#]+)\)", text):
@@ -63,8 +79,10 @@ def commands() -> list[str]:
 
 def test_every_command_data_set_and_rule_is_documented():
     from cfsl.data.catalog import CATALOG
+    from cfsl.learners.registry import LEARNERS
 
     pages = "".join((ROOT / page).read_text() for page in ("README.md", "CHANGELOG.md", "docs/SPEC.md", "docs/data.md"))
+    assert [name for name in LEARNERS if f"`{name}`" not in pages] == []
     for command in commands():
         group, name = command.split(" ", 1)
         assert re.search(rf"cfsl {group}[^\n]*\b{name}\b", pages), command

@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from cfsl.data.store import Dataset
     from cfsl.data.tasks import SupportSet, TargetSet, Task, TaskBatch, Tasks
     from cfsl.errors import CfslError
+    from cfsl.harness.evaluate import evaluate
+    from cfsl.harness.trace import Trace
+    from cfsl.metrics.accuracy import summarise, task_accuracies
+    from cfsl.metrics.memory import atm
     from cfsl.report.draw_task import draw_task
     from cfsl.spec import Noise, Occlusion, TaskSpec
 
@@ -37,8 +41,13 @@ _HOME = {
     "TaskBatch": "cfsl.data.tasks",
     "TaskSpec": "cfsl.spec",
     "Tasks": "cfsl.data.tasks",
+    "Trace": "cfsl.harness.trace",
+    "atm": "cfsl.metrics.memory",
     "draw_task": "cfsl.report.draw_task",
+    "evaluate": "cfsl.harness.evaluate",
     "load": "cfsl.data.catalog",
+    "summarise": "cfsl.metrics.accuracy",
+    "task_accuracies": "cfsl.metrics.accuracy",
 }
 
 __all__ = [
@@ -53,8 +62,13 @@ __all__ = [
     "TaskBatch",
     "TaskSpec",
     "Tasks",
+    "Trace",
+    "atm",
     "draw_task",
+    "evaluate",
     "load",
+    "summarise",
+    "task_accuracies",
 ]
 
 

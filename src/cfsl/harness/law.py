@@ -8,7 +8,7 @@ Around every call of a learner a `Guard` watches the ways in which data could be
 - the global random generators of torch, numpy and Python;
 - tensors that stay alive although nothing of the harness refers to them (looked for in the first tasks).
 
-What it cannot see is listed in docs/data-flow.md; `--isolate process` shuts those ways too.
+What it cannot see is listed in docs/data-flow.md.
 """
 
 from __future__ import annotations
