@@ -127,7 +127,7 @@ _WRONG = {
     "data set of the info": (["data", "info", "glyfs"], "data set 'glyfs' is not here"),
     "data set to verify": (["data", "verify", "nothing"], "data set 'nothing' is not here"),
     "absurd glyphs": (["tasks", "show", "--data", "glyphs-0x20"], "glyphs has from 1 to 250,000 classes"),
-    "endless name": (["data", "info", "glyphs-" + "9" * 5000 + "x20"], "File name too long"),
+    "endless name": (["data", "info", "glyphs-" + "9" * 5000 + "x20"], "x20' is not here"),
     "unknown type": (["tasks", "show", "--type", "wid"], "did you mean 'wide'?"),
     "unknown split": (["tasks", "show", *_GLYPHS, "--split", "tset"], "did you mean 'test'?"),
     "unknown split file": (["tasks", "show", *_GLYPHS, "--splits", "x"], "It has like_omniglot"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -14,6 +16,7 @@ from cfsl.spec import Noise, Occlusion, TaskSpec
 from strategies import corruptions
 
 STREAM = Stream.named("test")
+GOLDEN = {"noise": "e4a5af82a0ca2f0b", "disc": "0276e92698ecd368", "square": "666ad6bf3176c35f"}
 
 
 def blank(n: int = 40, channels: int = 1, side: int = 28, value: float = 0.5) -> np.ndarray:
@@ -112,3 +115,21 @@ def test_rule_20_supports_stay_clean_and_targets_are_the_supports_corrupted(glyp
     changed = (noisy.target.images != clean.target.images).float().mean(dim=(1, 2, 3))
     assert (changed <= noisy.target.covered + 1e-6).all() and (changed > 0.25).all()
     assert clean.target.covered.eq(0).all()
+
+
+def test_rules_20_21_22_golden_pixels_never_change():
+    ramp = np.linspace(0, 1, 2 * 3 * 8 * 8, dtype=np.float32).reshape(2, 3, 8, 8)
+    digests = {
+        name: hashlib.sha256(corrupt(ramp, c, stream=STREAM, task=5)[0].tobytes()).hexdigest()[:16]
+        for name, c in {
+            "noise": Noise(fraction=0.3),
+            "disc": Occlusion(fraction=0.3),
+            "square": Occlusion(fraction=0.2, shape="square", value=0.5),
+        }.items()
+    }
+    assert digests == GOLDEN
+
+
+def test_rule_21_fractions_are_taken_as_they_are_written():
+    corrupted, _ = corrupt(blank(1, 1, 10, -1.0), Noise(fraction=0.29), stream=STREAM, task=0)
+    assert int((corrupted >= 0).sum()) == 29

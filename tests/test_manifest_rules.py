@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gzip
 import json
 from pathlib import Path
@@ -14,6 +15,7 @@ import cfsl
 from cfsl.data.catalog import AddRequest, add_dataset
 from cfsl.data.manifest import Manifest, differences
 from cfsl.errors import ManifestError
+from cfsl.sampling import PlanBlock
 from cfsl.spec import Noise, TaskSpec
 from test_task_rules import same
 
@@ -77,8 +79,6 @@ def _fingerprint_of(path: Path) -> str:
         Manifest.read(path)
     assert refused.value
     content = json.loads(gzip.decompress(path.read_bytes()))
-    from cfsl.sampling import PlanBlock
-
     plan = PlanBlock(**{name: np.array(array, np.int32) for name, array in content["tasks"].items()})
     fields = {name: content[name] for name in ("data", "data_fingerprint", "splits", "splits_hash", "split", "seed")}
     return Manifest(
@@ -93,7 +93,7 @@ def _fingerprint_of(path: Path) -> str:
 
 def test_corrupted_tasks_come_back_corrupted_alike(glyphs, tmp_path):
     spec = TaskSpec.instance(nss=4, k_shot=5, corruption=Noise(fraction=0.2))
-    tasks = cfsl.Tasks(glyphs, spec, numbers=range(3))
+    tasks = cfsl.Tasks(glyphs, spec, seed=7, numbers=range(3))
     Manifest.of(tasks).write(tmp_path / "noisy.json.gz")
     read = Manifest.read(tmp_path / "noisy.json.gz").tasks(glyphs)
     assert same(read[2], tasks[2])
@@ -109,7 +109,7 @@ def swap_two_labels(content):
     [
         (swap_two_labels, "was changed"),
         (lambda content: content["images"].reverse(), "was changed"),
-        (lambda content: content.update(spec=content["spec"] | {"nss": 5}), "was changed"),
+        (lambda content: content.update(spec=content["spec"] | {"k_target": 4}), "was changed"),
         (lambda content: content.pop("images"), "not a complete task manifest"),
         (lambda content: content.update(format=99), "format"),
         (lambda content: content.update(sampler="cfsl-99"), "cfsl-99"),
@@ -155,3 +155,46 @@ def test_a_manifest_is_written_whole_or_not_at_all(tasks, tmp_path):
     with pytest.raises(ManifestError, match="cannot be written"):
         Manifest.of(tasks).write(tmp_path / "no" / "such" / "folder.json.gz")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", list(PlanBlock.__dataclass_fields__))
+def test_rule_23_the_fingerprint_covers_every_list(tasks, name):
+    manifest = Manifest.of(tasks)
+    array = getattr(manifest.plan, name).copy()
+    array.flat[0] = (array.flat[0] + 1) % 3
+    changed = dataclasses.replace(manifest, plan=dataclasses.replace(manifest.plan, **{name: array}))
+    assert changed.fingerprint != manifest.fingerprint
+
+
+def test_rule_23_the_fingerprint_covers_corruption_and_what_it_is_drawn_from(glyphs):
+    clean = TaskSpec.instance(nss=2, k_shot=3)
+    noisy = clean.replace(corruption=Noise(fraction=0.3))
+    manifests = [Manifest.of(cfsl.Tasks(glyphs, spec, numbers=range(2))) for spec in (clean, noisy)]
+    changes = ({"seed": 9}, {"split": "val"}, {"numbers": range(5, 7)})
+    edited = [dataclasses.replace(manifests[1], **change) for change in changes]
+    assert len({manifest.fingerprint for manifest in manifests + edited}) == 5
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda content: content.update(seed=1.9),
+        lambda content: content.update(seed="12"),
+        lambda content: content.update(data=None),
+        lambda content: content.update(numbers=[-3, 37, 1]),
+        lambda content: content.update(numbers="abc"),
+        lambda content: content["tasks"]["support_labels"][0][0].__setitem__(0, -5),
+        lambda content: content.update(spec=json.loads(TaskSpec.type_b(nss=3).canonical_json())),
+    ],
+)
+def test_a_manifest_with_nonsense_in_it_is_refused(path, change):
+    rewrite(path, change)
+    with pytest.raises(ManifestError, match=r"wrong kind|do not fit"):
+        Manifest.read(path)
+
+
+def test_a_manifest_of_the_published_sampler_keeps_its_name(glyphs, tmp_path):
+    tasks = cfsl.Tasks(glyphs, TaskSpec.type_d(nss=4, cci=2), numbers=range(2), seed=100, sampler="as_released_2020_08")
+    Manifest.of(tasks).write(str(tmp_path / "released.json.gz"))
+    read = Manifest.read(str(tmp_path / "released.json.gz")).tasks(glyphs)
+    assert read.sampler == "as_released_2020_08" and same(read[1], tasks[1])

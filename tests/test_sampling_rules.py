@@ -299,3 +299,34 @@ def test_the_first_release_shows_a_group_the_same_images_under_new_labels():
 def test_the_published_samplers_refuse_what_the_published_code_cannot_draw():
     with pytest.raises(SpecError, match="multiple of cci"):
         SAMPLERS["as_released_2020_08"](np.full(9, 20), TaskSpec.type_d(nss=5, cci=2), range(1), seed=100, split="test")
+
+
+@pytest.mark.parametrize("sampler", ["as_released_2020_04", "as_released_2020_08"])
+def test_the_published_samplers_draw_as_numpys_old_generator_does(sampler):
+    """Classes from RandomState(number), shuffled; images from RandomState(seed + number), class after class."""
+    spec = TaskSpec.type_d(nss=2, cci=1, n_way=3, k_target=2)
+    for seed, number in ((100, 0), (7, 41)):
+        plan = SAMPLERS[sampler](np.full(50, 20), spec, range(number, number + 1), seed=seed, split="test").task(0)
+        classes, images = np.random.RandomState(number), np.random.RandomState(seed + number)
+        pool = list(range(50))
+        for s in range(2):
+            chosen = classes.choice(pool, 3, replace=False)
+            pool = [c for c in pool if c not in chosen]
+            classes.shuffle(chosen)
+            drawn = [20 * c + images.choice(20, 3, replace=False) for c in chosen]
+            assert plan.support_images[s].tolist() == [int(d[0]) for d in drawn]
+            assert plan.target_images[6 * s : 6 * s + 6].tolist() == [int(i) for d in drawn for i in d[1:]]
+
+
+@pytest.mark.parametrize(("seed", "numbers"), [(-3, range(1)), (0, range(5 * 10**9, 5 * 10**9 + 1))])
+def test_the_published_samplers_refuse_seeds_that_numpy_would_not_take(seed, numbers):
+    with pytest.raises(SpecError, match="seeds from 0"):
+        SAMPLERS["as_released_2020_08"](np.full(50, 20), TaskSpec.few_shot(), numbers, seed=seed, split="test")
+
+
+def test_advice_that_cannot_be_followed_is_not_given():
+    with pytest.raises(InfeasibleSpecError) as refused:
+        require_feasible(np.full(212, 20), TaskSpec.type_b(nss=900_000), "omniglot/test")
+    assert "glyphs" not in str(refused.value) and "Lower nss to 42." in str(refused.value)
+    with pytest.raises(InfeasibleSpecError, match="split='all'"):
+        require_feasible(np.zeros(0, np.int64), TaskSpec.few_shot(), "mine/test")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+
 import numpy as np
 import pytest
 import torch
@@ -9,8 +11,9 @@ import torch
 import cfsl
 from cfsl.data.catalog import AddRequest, add_dataset
 from cfsl.data.images import SplitImages
+from cfsl.data.tasks import whole_number
 from cfsl.errors import CfslError, SpecError, UnknownNameError
-from cfsl.spec import Noise, TaskSpec
+from cfsl.spec import Noise, Occlusion, TaskSpec
 
 
 def same(a: cfsl.Task, b: cfsl.Task) -> bool:
@@ -141,3 +144,60 @@ def test_published_omniglot_tasks_are_drawn_here_too(omniglot):
     for column in ("B3", "C3", "D8", "A10"):
         assert published[column].spec == TABLE_1[column]
         assert drawn_fingerprint(omniglot, published[column]) == published[column].fingerprint
+
+
+def test_rule_23_a_task_is_known_by_a_key_that_tells_all_it_depends_on(glyphs):
+    tasks = cfsl.Tasks(glyphs, TaskSpec.type_b(nss=3))
+    key = tasks.key(17)
+    assert key == tasks[10:20].key(7) and key.number == 17 and key.data_fingerprint == glyphs.fingerprint
+    others = [
+        tasks.key(18),
+        cfsl.Tasks(glyphs, TaskSpec.type_c(nss=3)).key(17),
+        cfsl.Tasks(glyphs, TaskSpec.type_b(nss=3), seed=1).key(17),
+        cfsl.Tasks(glyphs, TaskSpec.type_b(nss=3), split="val").key(17),
+        cfsl.Tasks(glyphs, TaskSpec.type_b(nss=3), sampler="as_released_2020_08").key(17),
+    ]
+    assert len({key, *others}) == 6
+
+
+@pytest.mark.parametrize("corruption", [Noise(fraction=0.2), Occlusion(fraction=0.3)])
+def test_rules_18_20_a_corrupted_task_is_the_same_alone_in_a_slice_and_in_a_batch(glyphs, corruption):
+    tasks = cfsl.Tasks(glyphs, TaskSpec.type_b(nss=2, corruption=corruption))
+    alone, sliced = tasks[17], list(tasks[10:20])[7]
+    batched = next(tasks[0:32].batches(32)).target_images[17]
+    assert same(alone, sliced) and alone.target.images.equal(batched)
+
+
+def test_classes_are_numbered_in_the_order_of_the_split_file(tmp_path):
+    names = [f"c{i}" for i in range(6)]
+    np.savez(tmp_path / "a.npz", images=np.zeros((36, 4, 4), np.uint8), labels=np.arange(36) // 6, class_names=names)
+    (tmp_path / "own.json").write_text('{"train": ["c4", "c1", "c5"], "test": ["c3", "c0"]}')
+    add_dataset(AddRequest(name="ordered", source=tmp_path / "a.npz", root=tmp_path))
+    data = cfsl.load("ordered", splits=tmp_path / "own.json", root=tmp_path)
+    assert data.classes_of("train").tolist() == [4, 1, 5] and data.classes_of("test").tolist() == [3, 0]
+
+
+def test_tasks_travel_to_another_process_without_their_pixels(glyphs):
+    tasks = cfsl.Tasks(glyphs, TaskSpec.type_b(nss=3))
+    task = tasks[3]
+    packed = pickle.dumps(tasks)
+    assert len(packed) < 100_000
+    assert same(pickle.loads(packed)[3], task)
+    loader = torch.utils.data.DataLoader(tasks[:4], batch_size=None, num_workers=1, multiprocessing_context="spawn")
+    assert same(list(loader)[3], task)
+
+
+@pytest.mark.parametrize("seed", [0.0, 1.5, None, "0", False, [0]])
+def test_a_seed_that_is_no_whole_number_is_refused(seed):
+    with pytest.raises(SpecError, match="a seed is a whole number"):
+        whole_number(seed)
+
+
+def test_a_numpy_seed_is_the_same_seed():
+    assert whole_number(np.int64(3)) == 3 and type(whole_number(np.int64(3))) is int
+
+
+def test_tasks_compare_by_identity_and_print_in_one_line(glyphs):
+    tasks = cfsl.Tasks(glyphs, TaskSpec.type_b(nss=3))
+    assert tasks == tasks and tasks != cfsl.Tasks(glyphs, TaskSpec.type_b(nss=3)) and len({tasks}) == 1
+    assert len(repr(tasks)) < 800 and len(repr(glyphs)) < 200

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
+
 import numpy as np
 from jaxtyping import Bool, Float32, Int64, UInt64
 
@@ -34,7 +36,7 @@ def _add_noise(
 ) -> tuple[Images, Covered]:
     """Replace exactly floor(fraction x values) values of each image by U[0, 1)."""
     count = images[0].size
-    replaced = int(fraction * count)
+    replaced = _floor(fraction, count)
     words = stream.words(rows, lanes, 2 * count).T
     where = full_shuffle(words[:, :count])[:, :replaced]
     values = (words[:, count : count + replaced] >> np.uint64(8)).astype(np.float32) * np.float32(2.0**-24)
@@ -52,7 +54,7 @@ def _occlude(
 ) -> tuple[Images, Covered]:
     """Lay a disc or square of one value on each image, in all channels."""
     height, width = images.shape[2:]
-    radius = int(occlusion.fraction * height)
+    radius = _floor(occlusion.fraction, height)
     uniform = stream.uniform(rows, lanes, 2)
     down = np.arange(height) - _centres(uniform[0], radius, height)[:, None]
     across = np.arange(width) - _centres(uniform[1], radius, width)[:, None]
@@ -61,10 +63,15 @@ def _occlude(
     return np.where(hidden[:, None], np.float32(occlusion.value), images), covered
 
 
-def _centres(uniform: Float32[np.ndarray, " targets"], radius: int, length: int) -> Int64[np.ndarray, " targets"]:
-    """Place the centre uniformly between radius and length - radius, whichever of the two is larger.
+def _floor(fraction: float, whole: int) -> int:
+    """Return floor(fraction x whole) for the fraction as it is written: 0.29 of 100 is 29, not 28.999..."""
+    return int(Decimal(repr(fraction)) * whole)
 
-    So the occluder lies inside the image while it fits, and on the middle part when it does not.
+
+def _centres(uniform: Float32[np.ndarray, " targets"], radius: int, length: int) -> Int64[np.ndarray, " targets"]:
+    """Place the centre uniformly from radius up to length - radius, so that the occluder lies inside the image.
+
+    When it does not fit, the two bounds change places.
     """
     low, high = min(radius, length - radius), max(radius, length - radius)
     return low + (uniform * np.float32(max(1, high - low))).astype(np.int64)

@@ -33,9 +33,6 @@ _CONSTRUCTORS = {
 }
 
 
-_MOST_TASKS = 2**62  # larger numbers overflow on the way
-
-
 def _option(panel: str, text: str, *names: str) -> Any:
     return typer.Option(*names, help=text, rich_help_panel=panel)
 
@@ -114,8 +111,6 @@ class Setting:
         """Return the tasks with these numbers."""
         from cfsl.data.tasks import Tasks
 
-        if numbers.start < 0 or numbers.stop > _MOST_TASKS:
-            raise SpecError(f"tasks are numbered from 0 to {_MOST_TASKS:,}; there is no task {numbers[0]}")
         spec = self.spec()
         return Tasks(self.open(), spec, split=self.split, seed=self.seed, numbers=numbers, sampler=self.sampler)
 

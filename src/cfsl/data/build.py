@@ -7,7 +7,6 @@ import errno
 import hashlib
 import json
 import os
-import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -31,13 +30,13 @@ from cfsl.data.store import (
     open_dataset,
     read_image_names,
     read_info,
+    require_name,
 )
 from cfsl.errors import DataError
 
 Progress = Callable[[int], None]
 """Called with the number of images finished since the last call."""
 
-_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 _PIECE = 4096
 _SCRATCH, _POINTER = ".partial", ".current.new"
 
@@ -79,20 +78,13 @@ def build_dataset(
     If one of that name is there already, it is kept: returned if it is the same data, refused otherwise, unless
     `replace` is set.
     """
-    _require_name(description.name)
+    require_name(description.name)
     root = root or data_root()
     home = root / description.name
     with _one_writer(home), _scratch_folder(home) as scratch:
         info = _write_all(description, images, scratch, progress or (lambda finished: None))
         _put_in_force(home, scratch, info, replace=replace)
     return open_dataset(description.name, root=root)
-
-
-def _require_name(name: str) -> None:
-    if not _NAME.fullmatch(name):
-        raise DataError(
-            f"'{name}' cannot be the name of a data set: use up to 64 small letters, digits, '.', '_' and '-'"
-        )
 
 
 @contextlib.contextmanager

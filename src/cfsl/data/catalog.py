@@ -18,7 +18,7 @@ from cfsl.data.splits import Splits, cut_like_omniglot, read_splits
 from cfsl.data.store import Dataset, current_folder, data_root, open_dataset
 from cfsl.errors import DataError, FetchError, lookup
 
-_GLYPHS_NAME = re.compile(r"glyphs-(\d+)x(\d+)")
+_GLYPHS_NAME = re.compile(r"glyphs-(\d{1,9})x(\d{1,9})")
 _GLYPHS_AT_ONCE = 64
 GLYPHS_SAMPLES = 20
 GLYPHS_RECIPE = Recipe(height=glyphs.SIZE, width=glyphs.SIZE, channels=1, resize="nearest")

@@ -44,6 +44,7 @@ class ClassFolders:
         if not class_parts:
             raise DataError(
                 f"{file.path} in {self.source} lies in no class folder; sort images into folders, one a class"
+                + (f" (a folder named '{part}' is a part of the split: rename it if it is a class)" if part else "")
             )
         class_name = "/".join(class_parts)
         before = self.part_of_class.setdefault(class_name, part)

@@ -86,6 +86,9 @@ class Manifest:
     def fingerprint(self) -> str:
         """The identity of these tasks: which images, in which sets, under which labels, in which order."""
         digest = hashlib.sha256(self.spec.canonical_json().encode())
+        if self.spec.corruption is not None:  # what is drawn on the targets is not in the plan
+            drawn = [self.split, self.seed, self.sampler, self.numbers.start, self.numbers.stop, self.numbers.step]
+            digest.update(json.dumps(drawn).encode())
         names = json.dumps(self.images, ensure_ascii=False, separators=(",", ":"))
         digest.update(names.encode())
         for name in _ARRAYS:
@@ -94,8 +97,9 @@ class Manifest:
             digest.update(array.tobytes())
         return digest.hexdigest()
 
-    def write(self, path: Path) -> None:
+    def write(self, path: Path | str) -> None:
         """Write the file, whole or not at all; the same tasks give the same bytes."""
+        path = Path(path)
         content = self._header() | {
             "fingerprint": self.fingerprint,
             "images": self.images,
@@ -109,8 +113,8 @@ class Manifest:
                 gzip.GzipFile("", "wb", fileobj=out, mtime=0) as packed,
             ):
                 packed.write(text.encode())
-        except OSError as error:
-            raise ManifestError(f"{path} cannot be written: {error.strerror or error}") from error
+        except (OSError, ValueError) as error:
+            raise ManifestError(f"{path} cannot be written: {error}; name a file in a folder that exists") from error
 
     def _header(self) -> dict[str, Any]:
         return {
@@ -127,18 +131,21 @@ class Manifest:
         }
 
     @classmethod
-    def read(cls, path: Path) -> Manifest:
+    def read(cls, path: Path | str) -> Manifest:
         """Read a manifest and check it against its own fingerprint."""
+        path = Path(path)
         content = _read_json(path)
+        _require_header(content, path)
         try:
             arrays = {name: np.array(content["tasks"][name], np.int32) for name in _ARRAYS}
             images = tuple((str(c), str(i)) for c, i in content["images"])
             numbers = range(*content["numbers"])
-            _require_consistent(arrays, len(images), len(numbers), path)
+            spec = TaskSpec(**content["spec"])
+            _require_consistent(arrays, len(images), (len(numbers), spec.nss, spec.n_way * spec.k_shot), path)
             manifest = cls(
                 **{name: content[name] for name in ("data", "data_fingerprint", "splits", "splits_hash", "split")},
-                spec=TaskSpec(**content["spec"]),
-                seed=int(content["seed"]),
+                spec=spec,
+                seed=content["seed"],
                 sampler=content["sampler"],
                 numbers=numbers,
                 images=images,
@@ -171,6 +178,7 @@ class Manifest:
             split=self.split,
             seed=self.seed,
             numbers=self.numbers,
+            sampler=self.sampler,
             manifest=self,
             table=table,
         )
@@ -207,17 +215,36 @@ class ManifestTasks(Tasks):
         return PlanBlock(**arrays)
 
 
-def _require_consistent(arrays: Mapping[str, np.ndarray], images: int, tasks: int, path: Path) -> None:
-    """Refuse image numbers that point nowhere, and lists that are not of one length."""
+def _require_header(content: Mapping[str, Any], path: Path) -> None:
+    """Refuse values of the wrong type: the constructor would take anything."""
+    texts = ("data", "data_fingerprint", "splits", "splits_hash", "split", "fingerprint")
+    wrong = [name for name in texts if not isinstance(content.get(name), str)]
+    if type(content.get("seed")) is not int:
+        wrong.append("seed")
+    match content.get("numbers"):
+        case [int(start), int(), int(step)] if start >= 0 and step > 0:
+            pass
+        case _:
+            wrong.append("numbers")
+    if wrong:
+        raise ManifestError(f"{path} is not a complete task manifest: {', '.join(wrong)} missing or of the wrong kind")
+
+
+def _require_consistent(
+    arrays: Mapping[str, np.ndarray], images: int, supports: tuple[int, int, int], path: Path
+) -> None:
+    """Refuse image numbers that point nowhere, negative labels, and lists that are not of the spec's lengths."""
     shapes = {name: array.shape for name, array in arrays.items()}
     fits = (
         shapes["support_images"] == shapes["support_labels"]
         and shapes["target_images"] == shapes["target_labels"] == shapes["target_groups"]
-        and (len(shapes["support_images"]), len(shapes["target_images"])) == (3, 2)
-        and shapes["support_images"][0] == shapes["target_images"][0] == tasks
+        and shapes["support_images"] == supports
+        and len(shapes["target_images"]) == 2
+        and shapes["target_images"][0] == supports[0]
+        and all(array.size and array.min() >= 0 for array in arrays.values())
     )
     used = np.concatenate([arrays["support_images"].ravel(), arrays["target_images"].ravel()])
-    if not fits or not used.size or used.min() < 0 or used.max() >= images:
+    if not fits or used.max() >= images:
         raise ManifestError(f"{path} is damaged: its lists of images, labels and tasks do not fit each other")
 
 

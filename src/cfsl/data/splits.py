@@ -66,7 +66,7 @@ def splits_hash(splits: Splits) -> str:
 def read_splits(path: Path) -> dict[str, list[str]]:
     """Read a split file: a JSON object with lists of class names under train, val and test."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(path.read_text(encoding="utf-8-sig"))
     except (OSError, ValueError, RecursionError) as error:
         raise DataError(
             f'{path} cannot be read as a split file: {error}. It should look like {{"train": ["class", ...], ...}}.'

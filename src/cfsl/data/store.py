@@ -16,6 +16,7 @@ import functools
 import hashlib
 import json
 import os
+import re
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,6 +25,7 @@ from typing import Annotated, Any, TypeVar, cast
 import numpy as np
 import platformdirs
 from jaxtyping import Int64, UInt8
+from pydantic import Field
 
 from cfsl.data.recipe import Recipe
 from cfsl.data.splits import PARTS, Splits, check_splits, read_splits
@@ -33,6 +35,7 @@ from cfsl.spec import FrozenSpec, Several
 FORMAT = 1
 ALL = "all"
 T = TypeVar("T")
+_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 _HASH_PIECE = 2**24
 
 
@@ -46,8 +49,8 @@ class DatasetInfo(FrozenSpec):
     licence: str
     citation: str
     recipe: Recipe
-    class_names: Annotated[tuple[str, ...], Several]
-    class_sizes: Annotated[tuple[int, ...], Several]
+    class_names: Annotated[tuple[str, ...], Several, Field(repr=False)]
+    class_sizes: Annotated[tuple[int, ...], Several, Field(repr=False)]
     default_splits: str
     pixels_sha256: str
 
@@ -63,7 +66,7 @@ class DatasetInfo(FrozenSpec):
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Dataset:
     """An open data set: pixels stay on the disk until they are asked for."""
 
@@ -74,6 +77,14 @@ class Dataset:
     folder: Path
     _shared: dict[Hashable, Any] = field(default_factory=dict, repr=False, compare=False)
 
+    def __repr__(self) -> str:
+        counts = f"{len(self.pixels)} images of {len(self.class_sizes)} classes"
+        return f"Dataset({self.name!r}, {counts}, splits={self.splits_name!r})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Travel to another process as a folder name; pixels are mapped again there."""
+        return _reopened, (self.folder, self.splits, self.splits_name)
+
     def shared(self, key: Hashable, make: Callable[[], T]) -> T:
         """Return what was made under this key before, or make it: tables that many tasks look into."""
         if key not in self._shared:
@@ -82,7 +93,7 @@ class Dataset:
 
     @property
     def name(self) -> str:
-        """The name it was opened by."""
+        """The name it is stored under."""
         return self.info.name
 
     @property
@@ -109,18 +120,34 @@ class Dataset:
         """Return the numbers of the classes of one part of the split, or of 'all'."""
         if split == ALL:
             return np.arange(len(self.info.class_names))
-        if split not in PARTS:
+        if not isinstance(split, str) or split not in PARTS:
             raise UnknownNameError(
-                f"there is no split '{split}'{did_you_mean(split, PARTS)} Known: {', '.join((*PARTS, ALL))}."
+                f"there is no split '{split}'{did_you_mean(str(split), PARTS)} Known: {', '.join((*PARTS, ALL))}."
             )
-        number = {name: i for i, name in enumerate(self.info.class_names)}
-        return np.array([number[name] for name in self.splits.get(split, ())], np.int64)
+        return np.array([self._class_numbers[name] for name in self.splits.get(split, ())], np.int64)
+
+    @functools.cached_property
+    def _class_numbers(self) -> dict[str, int]:
+        return {name: number for number, name in enumerate(self.info.class_names)}
 
 
 def data_root() -> Path:
     """Return the folder that data sets live under."""
     chosen = os.environ.get("CFSL_DATA")
-    return Path(chosen).expanduser() if chosen else Path(platformdirs.user_cache_dir("cfsl")) / "data"
+    if not chosen:
+        return Path(platformdirs.user_cache_dir("cfsl")) / "data"
+    try:
+        return Path(chosen).expanduser().absolute()
+    except RuntimeError as error:
+        raise DataError(f"CFSL_DATA={chosen} cannot be understood: {error}; give the path of a folder") from error
+
+
+def require_name(name: str) -> None:
+    """Refuse what cannot be the name of a data set, among it every path."""
+    if not _NAME.fullmatch(name):
+        raise DataError(
+            f"'{name}' cannot be the name of a data set: use up to 64 small letters, digits, '.', '_' and '-'"
+        )
 
 
 def installed(root: Path | None = None) -> list[str]:
@@ -130,7 +157,9 @@ def installed(root: Path | None = None) -> list[str]:
 
 
 def current_folder(name: str, root: Path | None = None) -> Path | None:
-    """Return the folder that holds data set `name` now, or None."""
+    """Return the folder that holds data set `name` now, or None; a path is never a name."""
+    if not _NAME.fullmatch(name):
+        return None
     home = (root or data_root()) / name
     try:
         return home / (home / "current").read_text(encoding="utf-8", errors="replace").strip()
@@ -154,6 +183,12 @@ def open_dataset(name: str, splits: str | Path | None = None, root: Path | None 
     chosen, chosen_name = _read_chosen_splits(folder, info, splits)
     check_splits(chosen, info.class_names, f"split '{chosen_name}' of {name}")
     return Dataset(info, pixels, chosen, chosen_name, folder)
+
+
+def _reopened(folder: Path, splits: Splits, splits_name: str) -> Dataset:
+    """Open a data set in another process, with the split it had."""
+    info = read_info(folder)
+    return Dataset(info, _map_pixels(folder, info), splits, splits_name, folder)
 
 
 def read_info(folder: Path) -> DatasetInfo:
@@ -217,7 +252,7 @@ def hash_pixels(folder: Path, progress: Callable[[int], None] = lambda finished:
 def _read_chosen_splits(folder: Path, info: DatasetInfo, splits: str | Path | None) -> tuple[dict[str, list[str]], str]:
     """Read a split by name, or from the user's own file."""
     name = info.default_splits if splits is None else str(splits)
-    if name.endswith(".json"):
+    if name.lower().endswith(".json"):
         return read_splits(Path(name)), Path(name).stem
     path = folder / "splits" / f"{name}.json"
     known = sorted(found.stem for found in path.parent.glob("*.json"))

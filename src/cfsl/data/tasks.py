@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import functools
+import operator
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import overload
+from typing import NamedTuple, overload
 
 import numpy as np
 import torch
@@ -15,6 +16,7 @@ from torch import Tensor
 from cfsl.corrupt import corrupt
 from cfsl.data.images import SplitImages
 from cfsl.data.recipe import Recipe
+from cfsl.data.splits import splits_hash
 from cfsl.data.store import Dataset
 from cfsl.errors import SpecError, lookup
 from cfsl.sampling import SAMPLER, SAMPLERS, PlanBlock, require_feasible
@@ -23,10 +25,22 @@ from cfsl.spec import TaskSpec
 
 _IMAGES_AT_ONCE = 1024
 _PLANNED_AT_ONCE = 1024
-_TASKS = 2**62
+MOST_TASKS = 2**62
 
 
-@dataclass(frozen=True)
+class TaskKey(NamedTuple):
+    """What a task is known by."""
+
+    data_fingerprint: str
+    splits_hash: str
+    split: str
+    spec_hash: str
+    seed: int
+    sampler: str
+    number: int
+
+
+@dataclass(frozen=True, eq=False)
 class SupportSet:
     """A handful of labelled images."""
 
@@ -34,7 +48,7 @@ class SupportSet:
     labels: Int64[Tensor, " images"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class TargetSet:
     """The images to be labelled at the end."""
 
@@ -46,7 +60,7 @@ class TargetSet:
     """The fraction of each target that corruption has replaced; 0 when there is none."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Task:
     """One task: support sets in order, and a target set."""
 
@@ -57,7 +71,7 @@ class Task:
     target: TargetSet
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class TaskBatch:
     """Tasks side by side, for learners that can do many at once."""
 
@@ -86,7 +100,14 @@ class TaskBatch:
         ]
 
 
-@dataclass(frozen=True)
+def whole_number(seed: object) -> int:
+    """Return a seed as a plain int: 0 and 0.0 would otherwise be different seeds."""
+    if isinstance(seed, bool) or not hasattr(seed, "__index__"):
+        raise SpecError(f"seed={seed!r} is refused: a seed is a whole number")
+    return operator.index(seed)
+
+
+@dataclass(frozen=True, eq=False)
 class Tasks(Sequence[Task]):
     """The tasks of one setting on one split of a data set.
 
@@ -103,10 +124,13 @@ class Tasks(Sequence[Task]):
 
     def __post_init__(self) -> None:
         lookup(SAMPLERS, self.sampler, "sampler")
+        object.__setattr__(self, "seed", whole_number(self.seed))
+        if not isinstance(self.numbers, range):
+            raise SpecError(f"numbers={self.numbers!r} is refused: give a range of task numbers, such as range(600)")
         if len(self.numbers):
             low, high = sorted((self.numbers[0], self.numbers[-1]))
-            if low < 0 or high >= _TASKS:
-                raise SpecError(f"tasks are numbered from 0 on, up to 2**62, not from {low} to {high}")
+            if low < 0 or high >= MOST_TASKS:
+                raise SpecError(f"tasks are numbered from 0 on, below 2**62, not from {low} to {high}")
         if self.sampler == SAMPLER:
             require_feasible(self.class_sizes, self.spec, f"{self.data.name}/{self.split}")
 
@@ -122,7 +146,8 @@ class Tasks(Sequence[Task]):
         if isinstance(index, slice):
             return replace(self, numbers=self.numbers[index])
         number = self.numbers[index]
-        return next(iter(replace(self, numbers=range(number, number + 1))))
+        alone = range(number, number + 1)
+        return self._gathered(self.plan(alone), alone).tasks(self.spec, self.data.info.recipe)[0]
 
     def __iter__(self) -> Iterator[Task]:
         for batch in self.batches():
@@ -150,6 +175,18 @@ class Tasks(Sequence[Task]):
             self.numbers if numbers is None else numbers,
             seed=self.seed,
             split=self.split,
+        )
+
+    def key(self, position: int) -> TaskKey:
+        """Return what the task at `position` is known by: two tasks with the same key are the same task (rule 23)."""
+        return TaskKey(
+            data_fingerprint=self.data.fingerprint,
+            splits_hash=splits_hash(self.data.splits),
+            split=self.split,
+            spec_hash=self.spec.hash,
+            seed=self.seed,
+            sampler=self.sampler,
+            number=self.numbers[position],
         )
 
     @functools.cached_property

@@ -9,7 +9,7 @@ as_released_2020_08    after the corrections of August 2020. Labels are right, b
                        support set, so that support images come back as targets (with 20 images a class: 5 of 100
                        targets at NSS=4, CCI=2, and 37 % of them at NSS=CCI=10).
 
-Both draw k_target targets per class *and support set*, repeats included.
+Both draw k_target targets per class *and support set*, repeats included. The published runs all had seed 100.
 """
 
 from __future__ import annotations
@@ -57,6 +57,12 @@ def _draw(
 ) -> PlanBlock:
     """Draw the tasks one by one; only images and the label rule differ between the two releases."""
     _require_drawable(class_sizes, spec, split)
+    if not len(tasks):
+        return PlanBlock.empty(0, spec.nss, spec.n_way * spec.k_shot, spec.nss * spec.n_way * spec.k_target)
+    if min(tasks[0], tasks[-1]) + min(seed, 0) < 0 or max(tasks[0], tasks[-1]) + max(seed, 0) >= 2**32:
+        raise SpecError(
+            f"the published code takes seeds from 0 to 2**32 - 1, not seed {seed} with tasks {tasks[0]} to {tasks[-1]}"
+        )
     drawn = np.stack([_draw_images(class_sizes, spec, task, seed, redraw=redraw) for task in tasks])
     supports, targets = drawn[..., : spec.k_shot], drawn[..., spec.k_shot :]
 
@@ -109,7 +115,7 @@ def _require_drawable(class_sizes: Integer[np.ndarray, " classes"], spec: TaskSp
             f"the published code draws class tasks whose nss is a multiple of cci, not kind='{spec.kind}', "
             f"nss={spec.nss}, cci={spec.cci}; use the default sampler"
         )
-    smallest = int(class_sizes.min())
+    smallest = int(class_sizes.min()) if len(class_sizes) else 0
     if len(class_sizes) < spec.classes or smallest < spec.k_shot + spec.k_target:
         raise InfeasibleSpecError(
             f"the {split} split has {len(class_sizes)} classes of at least {smallest} images; this task needs "

@@ -10,6 +10,7 @@ from jaxtyping import Bool, Integer
 from cfsl.errors import InfeasibleSpecError
 from cfsl.spec import TaskSpec
 
+_MOST_GLYPHS = (250_000, 1_000)  # classes, samples
 _REDUCIBLE = ("nss", "n_way", "k_target", "k_shot")
 
 
@@ -25,7 +26,7 @@ def is_feasible(class_sizes: Integer[np.ndarray, " classes"], spec: TaskSpec) ->
 
 def nearest_feasible(class_sizes: Integer[np.ndarray, " classes"], spec: TaskSpec) -> TaskSpec | None:
     """Return the spec that can be drawn and differs least, in one field; None if there is none."""
-    candidates = [(loss, near) for loss, near in _one_field_less(class_sizes, spec)]
+    candidates = list(_one_field_less(class_sizes, spec))
     return min(candidates, key=lambda pair: pair[0])[1] if candidates else None
 
 
@@ -85,12 +86,16 @@ def _image_sum(spec: TaskSpec) -> str:
 def _advice(class_sizes: Integer[np.ndarray, " classes"], spec: TaskSpec) -> str:
     """Name the smallest change that makes the spec feasible."""
     # The test split of glyphs has an eighth of its classes, and a little more.
-    glyphs = f"glyphs-{max(1623, 8 * spec.classes)}x{max(20, spec.images_per_class)}"
-    more = f"use data='{glyphs}', which is drawn to fit"
+    classes, images = max(1623, 8 * spec.classes), max(20, spec.images_per_class)
+    ways = []
     near = nearest_feasible(class_sizes, spec)
-    if near is None:
-        return f"No change of one field makes it fit: {more}."
-    if near.target_rule != spec.target_rule:
-        return f"Set target_rule='{near.target_rule}', or {more}."
-    field = next(name for name in _REDUCIBLE if getattr(near, name) != getattr(spec, name))
-    return f"Lower {field} to {getattr(near, field)}, or {more}."
+    if near is not None and near.target_rule != spec.target_rule:
+        ways.append(f"set target_rule='{near.target_rule}'")
+    elif near is not None:
+        field = next(name for name in _REDUCIBLE if getattr(near, name) != getattr(spec, name))
+        ways.append(f"lower {field} to {getattr(near, field)}")
+    else:
+        ways.append("take the classes of all parts with split='all'")
+    if classes <= _MOST_GLYPHS[0] and images <= _MOST_GLYPHS[1]:
+        ways.append(f"use data='glyphs-{classes}x{images}', which is drawn to fit")
+    return f"{ways[0][0].upper()}{', or '.join(ways)[1:]}."

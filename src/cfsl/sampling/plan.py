@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Int32
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class TaskPlan:
     """One task. Images are numbered class after class, over the classes that the sampler was given."""
 
@@ -20,7 +20,7 @@ class TaskPlan:
     """The class group (instance test: the support set) that a target was shown in."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class PlanBlock:
     """Many tasks of one setting."""
 

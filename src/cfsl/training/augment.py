@@ -38,17 +38,17 @@ def _warped(images: Images, augmentation: Augmentation, generator: torch.Generat
     """Rotate, scale, shear, shift and bend each image; what comes in from outside repeats the border."""
     n, _, height, width = images.shape
 
-    def normal(*shape: int) -> Tensor:
-        return torch.randn(n, *shape, generator=generator)
+    def uniform(*shape: int) -> Tensor:
+        return 2 * torch.rand(n, *shape, generator=generator) - 1
 
-    angle = math.radians(augmentation.degrees) * normal()
-    scale, shear = torch.exp(augmentation.log_scale * normal()), augmentation.shear * normal()
-    shift = augmentation.shift * normal(2) * 2 / torch.tensor([width, height])
+    angle = math.radians(augmentation.degrees) * uniform()
+    scale, shear = torch.exp(augmentation.log_scale * uniform()), augmentation.shear * uniform()
+    shift = augmentation.shift * uniform(2) * 2 / torch.tensor([width, height])
     cosine, sine = angle.cos() * scale, angle.sin() * scale
     rows = [torch.stack([cosine, shear - sine, shift[:, 0]], 1), torch.stack([sine, cosine, shift[:, 1]], 1)]
     grid = functional.affine_grid(torch.stack(rows, 1), list(images.shape), align_corners=False)
     if augmentation.elastic:
-        field = augmentation.elastic * normal(2, _FIELD, _FIELD)
+        field = augmentation.elastic * torch.randn(n, 2, _FIELD, _FIELD, generator=generator)
         bend = functional.interpolate(field, (height, width), mode="bicubic", align_corners=True)
         grid = grid + bend.permute(0, 2, 3, 1)
     return functional.grid_sample(images, grid, padding_mode="border", align_corners=False)

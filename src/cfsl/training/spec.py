@@ -13,7 +13,10 @@ NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class Augmentation(FrozenSpec):
-    """Small random changes of training images; `quarter_turns` gives every class of an episode its own rotation."""
+    """Small random changes of training images, each uniform up to the given size in both directions.
+
+    `quarter_turns` gives every class of an episode a rotation of its own.
+    """
 
     degrees: NotNegative = 0.0
     log_scale: NotNegative = 0.0
