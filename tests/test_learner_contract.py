@@ -196,6 +196,28 @@ def test_macs_of_protonets_are_those_of_the_hand(small):
     assert macs.prediction == 75 * (9_815_040 + norm) + 75 * 15 * 64
 
 
+class Diverging:
+    """Answers with NaN, as weights that exploded do."""
+
+    def begin(self, meta, info):
+        return {"info": info}
+
+    def observe(self, state, support):
+        return state
+
+    def predict(self, state, images):
+        return torch.full((len(images), state["info"].labels), float("nan"))
+
+
+def test_a_learner_that_diverges_is_scored_and_not_excused(small):
+    from cfsl.results.card import measurements
+
+    measured = measurements(
+        evaluate(Diverging(), cfsl.Tasks(small, TaskSpec.type_b(nss=2), numbers=range(2), split="all"))
+    )
+    assert measured["accuracy"]["mean"] == 0 and measured["diverged"] == 1
+
+
 def test_a_learner_of_ones_own_is_found_by_its_import_path():
     assert type(find_learner("cfsl.learners.chance:Chance")).__name__ == "Chance"
     with pytest.raises(cfsl.CfslError, match=r"package\.module:Class"):

@@ -195,7 +195,7 @@ def test_only_a_learner_that_takes_steps_can_be_wrapped(wrapper):
 
 def test_the_defaults_are_the_papers():
     tune = pretrain_tune()
-    assert (tune.steps, tune.lr, tune.norm, tune.net) == (5, 0.01, "running", conv4(48, "conv-norm-act"))
+    assert (tune.steps, tune.lr, tune.norm, tune.net) == (5, 0.01, "support", conv4(48, "conv-norm-act"))
     assert init_tune() == tune.replace(norm="support")
     assert ewc_init(strength=7.0) == Ewc(inner=init_tune(), strength=7.0) and ewc_pretrain() == Ewc(inner=tune)
     replay = pretrain_tune_replay(sets=4)

@@ -146,6 +146,8 @@ def _say_result(learner: str, tasks: Tasks, card: dict[str, Any]) -> None:
     say(f"  cross-entropy  {entropy['mean']:.3f}")
     say(f"  ATM            {memory['total']:.4f} ({memory['representation']:.4f} representation)")
     say(f"  MACs           {macs['adaptation']:,} to learn, {macs['prediction']:,} to answer")
+    if metrics["diverged"]:
+        say(f"  diverged       {100 * metrics['diverged']:.2f} % of targets have no finite answer, and count as wrong")
     if "forgetting" in metrics:
         say(f"  forgetting     {100 * metrics['forgetting']['mean']:.2f} %")
     say(f"  {card['seconds']:.1f} s")

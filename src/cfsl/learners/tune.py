@@ -218,8 +218,12 @@ def init_tune(**fields: Any) -> Tune:
 
 
 def pretrain_tune(**fields: Any) -> Tune:
-    """Return Pretrain+Tune, to be given a pretrained backbone: batch norm has the statistics of pretraining."""
-    return Tune(**{"norm": "running"} | fields)
+    """Return Pretrain+Tune, to be given a pretrained backbone.
+
+    Batch norm gathers its statistics from the task here too: tuned weights soon leave those of pretraining behind. On
+    ten validation tasks of Omniglot (D, NSS=4, a short pretraining), "running" was right in 19 %, "support" in 33 %.
+    """
+    return Tune(**{"norm": "support"} | fields)
 
 
 def trainable(weights: Mapping[str, Tensor]) -> Params:

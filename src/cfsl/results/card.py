@@ -14,6 +14,7 @@ from cfsl.errors import CfslError
 from cfsl.files import written_whole
 from cfsl.harness.trace import Trace
 from cfsl.metrics.accuracy import summarise, task_accuracies, task_cross_entropies
+from cfsl.metrics.answers import NO_ANSWER, predicted_labels
 from cfsl.metrics.calibration import expected_calibration_error
 from cfsl.metrics.forgetting import backward_transfer, forgetting, group_accuracies, progressive_accuracy
 from cfsl.metrics.memory import atm
@@ -28,6 +29,7 @@ def measurements(trace: Trace) -> dict[str, Any]:
         "accuracy": asdict(summarise(task_accuracies(trace))),
         "cross_entropy": asdict(summarise(task_cross_entropies(trace))),
         "calibration_error": expected_calibration_error(trace),
+        "diverged": float((predicted_labels(trace.logits) == NO_ANSWER).mean()),
         "atm": {
             "total": memory.total,
             "representation": memory.representation,
