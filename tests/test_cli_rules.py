@@ -415,3 +415,25 @@ def test_progress_is_shown_on_stderr_if_that_is_a_terminal(pictures, empty_root)
     os.close(control)
     assert "packing own" in shown and "images" in shown
     assert json.loads(done.stdout)["images"] == 48
+
+
+def test_a_learner_in_the_current_folder_is_evaluated_by_its_import_path(tmp_path, glyphs):
+    (tmp_path / "mine.py").write_text(
+        "import torch\n"
+        "class Mine:\n"
+        "    def begin(self, meta, info): return {'info': info}\n"
+        "    def observe(self, state, support): return state\n"
+        "    def predict(self, state, images): return torch.zeros(len(images), state['info'].labels)\n"
+    )
+    command = [sys.executable, "-m", "cfsl", "eval", "mine:Mine", "--data", "glyphs-400x20", "--tasks", "3", "--json"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    card = json.loads(done.stdout)
+    assert card["learner"]["name"] == "mine:Mine" and card["metrics"]["atm"]["total"] == 0
+    assert card["tasks"]["count"] == 3 and card["metrics"]["accuracy"]["mean"] == pytest.approx(1 / 15)
+
+
+def test_learners_that_need_weights_say_how_to_get_them(run, glyphs):
+    result = run("eval", "protonet", "--data", "glyphs-400x20")
+    assert result.code == 2 and "cfsl train protonet" in result.err
+    assert run("train", "chance").code == 2 and "did you mean 'protonet'" in run("eval", "protonets").err

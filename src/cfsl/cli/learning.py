@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as json_module
+import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -154,9 +155,11 @@ def _say_result(learner: str, tasks: Tasks, card: dict[str, Any]) -> None:
 
 
 def _learner(name: str, changes: list[str] | None) -> Any:
-    """Build a learner and change what --set says."""
+    """Build a learner and change what --set says; modules are also looked for in the current folder."""
     from cfsl.learners.registry import find_learner
 
+    if str(Path.cwd()) not in sys.path:
+        sys.path.append(str(Path.cwd()))
     learner = find_learner(name)
     fields = dict(_parsed(change) for change in changes or [])
     if fields and not hasattr(learner, "replace"):
