@@ -224,3 +224,25 @@ def test_a_learner_of_ones_own_is_found_by_its_import_path():
         find_learner("no.such.module:Learner")
     with pytest.raises(UnknownNameError, match="did you mean 'protonet'"):
         find_learner("protonets")
+
+
+@pytest.mark.parametrize(
+    ("spec", "seen"),
+    [
+        (TaskSpec.type_d(nss=3, cci=2, n_way=2), [1, 1, 2]),
+        (TaskSpec.type_a(nss=3, n_way=2), [1, 1, 1]),
+        (TaskSpec.type_b(nss=3, n_way=2), [1, 2, 3]),
+        (TaskSpec.instance(nss=2, k_shot=3), [1, 2]),
+    ],
+)
+def test_a_trace_tells_how_many_groups_had_been_shown(small, spec, seen):
+    tasks = cfsl.Tasks(small, spec, numbers=range(1), split="all")
+    assert evaluate(find_learner("chance"), tasks, progressive=True, law=False).seen.tolist() == seen
+
+
+def test_every_task_gives_a_learner_a_seed_of_its_own_and_always_the_same(small):
+    tasks = cfsl.Tasks(small, TaskSpec.type_b(nss=2), split="all")
+    seeds = [task_info(tasks, number).seed for number in range(20)]
+    assert len(set(seeds)) == 20 and seeds == [task_info(tasks, number).seed for number in range(20)]
+    others = cfsl.Tasks(small, TaskSpec.type_b(nss=2), split="all", seed=1)
+    assert task_info(others, 0).seed != seeds[0]

@@ -22,7 +22,8 @@ from cfsl.nets.convnet import conv4
 from cfsl.spec import TaskSpec
 from cfsl.training.augment import augment
 from cfsl.training.checkpoint import read_checkpoint, write_checkpoint
-from cfsl.training.loop import LAST, best_weights, learning_rate, read_weights, train
+from cfsl.training.loop import LAST, _begin, _one_update, best_weights, learning_rate, read_weights, train
+from cfsl.training.objective import objective_of
 from cfsl.training.recipes import RECIPES, recipe_for
 from cfsl.training.spec import Augmentation, Schedule, Training
 
@@ -245,3 +246,14 @@ def test_a_shift_moves_the_image_by_about_that_much():
     rows = (moved.sum(dim=(1, 3)) * torch.arange(21)).sum(dim=1) / moved.sum(dim=(1, 2, 3)).clamp(min=1e-6)
     assert float(rows.std()) == pytest.approx(2.0 / 3**0.5, abs=0.15)
     assert float((rows - 10).abs().max()) < 2.01
+
+
+def test_the_average_of_the_weights_moves_a_tenth_of_the_way(data):
+    objective = objective_of(SMALL, TRAINING, data)
+    run = _begin(objective, TRAINING)
+    before = {name: tensor.clone() for name, tensor in run.average.items()}
+    _one_update(run, objective, TRAINING.schedule)
+    for name, old in before.items():
+        assert torch.allclose(run.average[name], 0.9 * old + 0.1 * run.params[name].detach(), atol=1e-6)
+    moved = [not run.params[name].equal(run.average[name]) for name in before]
+    assert all(moved) and run.learned()["params"]["scale"] is run.average["scale"]
