@@ -54,6 +54,16 @@ class Support:
     labels: Int64[Tensor, " images"]
 
 
+@dataclass(frozen=True)
+class Moment:
+    """When in training an episode is seen: some losses change on the way."""
+
+    epoch: int
+    """From 0."""
+    epochs: int
+    """All of the training run."""
+
+
 @runtime_checkable
 class Learner(Protocol):
     """What the harness asks of every learner. A learner that sees targets jointly says `transductive = True`."""

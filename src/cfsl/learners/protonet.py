@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from cfsl.data.tasks import TaskBatch
-from cfsl.learners.base import Meta, State, Support, TaskInfo
+from cfsl.learners.base import Meta, Moment, State, Support, TaskInfo
 from cfsl.learners.metric import Metric, closeness
 from cfsl.nets.base import ImageShape
 from cfsl.nets.convnet import conv4
@@ -60,7 +60,9 @@ class ProtoNet(FrozenSpec):
             "counts": state["counts"].index_add(0, support.labels, ones),
         }
 
-    def episode_loss(self, params: Params, stats: Stats, batch: TaskBatch, *, turns: bool) -> tuple[Tensor, Stats]:
+    def episode_loss(
+        self, params: Params, stats: Stats, batch: TaskBatch, *, turns: bool, moment: Moment
+    ) -> tuple[Tensor, Stats]:
         """Algorithm 1 for some tasks at once, all images embedded in one batch.
 
         With `turns`, every image of a class is the one-shot prototype in turn, and the others are queries.

@@ -13,7 +13,7 @@ from torch.nn import functional
 from cfsl.data.store import Dataset
 from cfsl.data.tasks import TaskBatch, Tasks
 from cfsl.errors import LearnerError
-from cfsl.learners.base import Meta
+from cfsl.learners.base import Meta, Moment
 from cfsl.nets.base import ImageShape, NetSpec
 from cfsl.nets.layers import Params, Stats
 from cfsl.sampling.philox import Stream
@@ -31,7 +31,9 @@ class Episodic(Protocol):
         """Draw first weights."""
         ...
 
-    def episode_loss(self, params: Params, stats: Stats, batch: TaskBatch, *, turns: bool) -> tuple[Scalar, Stats]:
+    def episode_loss(
+        self, params: Params, stats: Stats, batch: TaskBatch, *, turns: bool, moment: Moment
+    ) -> tuple[Scalar, Stats]:
         """Return the loss of some tasks, and the running statistics after them."""
         ...
 
@@ -91,9 +93,12 @@ class _Episodes:
         return self._learner.init(self._shape, generator)
 
     def loss(self, params: Params, stats: Stats, update: int) -> tuple[Scalar, Stats]:
-        size = self._training.schedule.batch
+        schedule, size = self._training.schedule, self._training.schedule.batch
         batch = next(self._tasks[update * size : (update + 1) * size].batches(size))
-        return self._learner.episode_loss(params, stats, self._augmented(batch, update), turns=self._training.turns)
+        moment = Moment(update // schedule.updates, schedule.epochs)
+        return self._learner.episode_loss(
+            params, stats, self._augmented(batch, update), turns=self._training.turns, moment=moment
+        )
 
     def _augmented(self, batch: TaskBatch, update: int) -> TaskBatch:
         """Augment all images of the tasks at once; a class is a label of one task."""
