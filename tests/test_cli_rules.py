@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import json
 import os
@@ -142,6 +143,8 @@ _WRONG = {
     "odd picture": (["tasks", "show", *_GLYPHS, "--out", "t.xyz"], "should end in .png"),
     "folder as a picture": (["tasks", "show", *_GLYPHS, "--out", "."], "cannot be written"),
     "no folder for a manifest": (["tasks", "export", *_GLYPHS, "--out", "no/t.gz"], "no/t.gz cannot be written"),
+    "published of another split": (["tasks", "verify", "--published", "omniglot", "--splits", "x"], "reference split"),
+    "recipe of glyphs": (["data", "fetch", "glyphs-20x20", "--recipe", "antialiased"], "no recipe 'antialiased'"),
     "two corruptions": (["tasks", "show", "--noise", ".1", "--occlusion", ".1"], "--noise and --occlusion"),
     "fraction above 1": (["tasks", "show", "--noise", "1.5"], "fraction=1.5 is refused"),
     "fraction of 0": (["tasks", "show", "--occlusion", "0"], "fraction=0"),
@@ -222,7 +225,7 @@ def test_json_is_all_there_is_on_stdout(run, glyphs, pictures, empty_root, data_
     exported = json.loads(run("tasks", "export", *_GLYPHS, "--tasks", "4", "--json").out)
     assert exported["tasks"] == 4 and Path(exported["path"]).stat().st_size == exported["bytes"]
     checked = run("tasks", "verify", exported["path"], "--json")
-    assert checked.code == 0 and json.loads(checked.out) == {exported["path"]: ""}
+    assert checked.code == 0 and json.loads(checked.out) == {exported["path"]: "ok"}
 
 
 def test_exported_tasks_verify_and_do_not_depend_on_the_day(run, glyphs):
@@ -437,3 +440,129 @@ def test_learners_that_need_weights_say_how_to_get_them(run, glyphs):
     result = run("eval", "protonet", "--data", "glyphs-400x20")
     assert result.code == 2 and "cfsl train protonet" in result.err
     assert run("train", "chance").code == 2 and "did you mean 'protonet'" in run("eval", "protonets").err
+
+
+_SMALL = ("--set", "net.widths=[4, 4]")
+_TRAIN = ("train", "protonet", *_GLYPHS, "--type", "few-shot", "--n-way", "5", "--k-target", "1", *_SMALL)
+
+
+def _events(text: str) -> list[dict]:
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def test_train_prints_an_event_a_line_for_programs(run, glyphs):
+    done = run(*_TRAIN, "--epochs", "2", "--updates", "12", "--out", "here", "--json")
+    assert done.code == 0 and done.err == ""
+    events = _events(done.out)
+    updates = 6 * ["update"]
+    assert [event["event"] for event in events] == ["start", *updates, "epoch", *updates, "epoch", "end"]
+    start, first, epoch, end = events[0], events[1], events[7], events[-1]
+    assert start["resumed_at"] == 0 and start["folder"] == "here" and start["device"] == "cpu"
+    assert start["learner"]["name"] == "protonet" and start["training"]["schedule"]["epochs"] == 2
+    assert start["training"]["schedule"]["updates"] == 12 and start["training"]["seed"] == 0
+    assert set(first) == {"event", "update", "loss", "rate", "tasks_per_second"}
+    assert [event["update"] for event in events if event["event"] == "update"] == list(range(2, 25, 2))
+    assert {"epoch", "loss", "accuracy", "seconds", "update"} <= set(epoch) and epoch["update"] == 12
+    best = max((event for event in events if event["event"] == "epoch"), key=lambda event: event["accuracy"])
+    assert end == {"event": "end", "best_epoch": best["epoch"], "accuracy": best["accuracy"], "folder": "here"}
+    again = _events(run(*_TRAIN, "--epochs", "2", "--updates", "12", "--out", "here", "--json").out)
+    assert [event["event"] for event in again] == ["start", "end"] and again[0]["resumed_at"] == 24 and again[1] == end
+
+
+def test_train_prints_a_line_an_epoch_for_people_and_nothing_else(run, glyphs):
+    done = run(*_TRAIN, "--epochs", "2", "--updates", "1", "--training-seed", "3")
+    assert done.code == 0 and done.err == ""
+    first, second, last = done.out.splitlines()
+    assert first.startswith("epoch 1/2: loss ") and second.startswith("epoch 2/2: loss ")
+    assert " %, " in first and last.endswith(f"weights are in {Path('runs') / 'protonet-glyphs-400x20-short'}")
+    other = run(*_TRAIN, "--epochs", "2", "--updates", "1", "--training-seed", "4")
+    assert other.code == 2 and "training.seed is 3 there and 4 here" in other.err
+
+
+def _in_terminal(*arguments: str, folder: Path, columns: int = 100) -> tuple[str, str]:
+    """Run the command with stderr on a terminal; return what is on stdout, and what the terminal was sent."""
+    control, terminal = pty.openpty()
+    environment = os.environ | {"TERM": "xterm", "COLUMNS": str(columns)}
+    command = [sys.executable, "-m", "cfsl", *arguments]
+    with subprocess.Popen(
+        command, cwd=folder, stdout=subprocess.PIPE, stderr=terminal, env=environment, text=True
+    ) as process:
+        os.close(terminal)
+        shown = b""
+        with contextlib.suppress(OSError):  # which is how a terminal ends
+            while chunk := os.read(control, 1 << 16):
+                shown += chunk
+        assert process.stdout is not None
+        printed = process.stdout.read()
+    os.close(control)
+    assert process.returncode == 0, shown.decode()
+    return printed, shown.decode()
+
+
+def test_train_shows_live_progress_on_a_terminal_and_keeps_events_out_of_it(tmp_path, glyphs):
+    # Long enough for a bar that is drawn ten times a second.
+    out, shown = _in_terminal(*_TRAIN, "--epochs", "2", "--updates", "12", "--json", folder=tmp_path)
+    assert [event["event"] for event in _events(out)].count("epoch") == 2
+    assert "protonet" in shown and "updates" in shown and "tasks/s" in shown
+    assert "loss " in shown and "val " in shown and '"event"' not in shown
+
+
+def test_pretraining_counts_images(run, glyphs):
+    small = (*_SMALL, "--set", "steps=1")
+    setting = (*_GLYPHS, "--type", "few-shot", "--n-way", "5", "--k-target", "1")
+    done = run("train", "pretrain_tune", *setting, *small, "--epochs", "1", "--updates", "2", "--json")
+    assert done.code == 0, done.err
+    assert all(event["images_per_second"] > 0 for event in _events(done.out) if event["event"] == "update")
+
+
+def test_train_logs_for_tensorboard_if_it_is_there(run, glyphs, monkeypatch):
+    arguments = (*_TRAIN, "--epochs", "1", "--updates", "2", "--out", "here", "--log", "tensorboard")
+    with monkeypatch.context() as without:
+        without.setitem(sys.modules, "torch.utils.tensorboard", None)
+        refused = run(*arguments)
+    assert refused.code == 2 and "pip install cfsl[tensorboard]" in refused.err and not Path("here").exists()
+    assert len(refused.err.splitlines()) == 1
+    assert run(*arguments).code == 0 and any(Path("here/tensorboard").iterdir())
+    assert run(*_TRAIN, "--epochs", "1", "--updates", "2", "--out", "plain").code == 0
+    assert not Path("plain/tensorboard").exists()
+    assert run(*_TRAIN, "--log", "tensorbord").err.startswith("cfsl: there is no log 'tensorbord'; did you mean")
+
+
+def test_train_refuses_a_device_that_is_not_there(run):
+    refused = run(*_TRAIN, "--device", "tpu")
+    assert refused.code == 2 and refused.err.startswith("cfsl: device 'tpu' is not available here; available: cpu")
+
+
+def test_an_ensemble_is_reported_beside_the_single_best(run, glyphs):
+    assert run(*_TRAIN, "--epochs", "3", "--updates", "2", "--out", "here").code == 0
+    setting = (*_GLYPHS, "--type", "few-shot", "--n-way", "5", "--k-target", "1", "--tasks", "20", *_SMALL)
+    command = ("eval", "protonet", *setting, "--checkpoint", "here")
+    alone = json.loads(run(*command, "--json").out)
+    both = json.loads(run(*command, "--json", "--ensemble", "3", "--out", "card.json").out)
+    together = both["ensemble"]
+    assert both["metrics"] == alone["metrics"] and both["macs"] == alone["macs"] and "ensemble" not in alone
+    assert (together["members"], together["average"], sorted(together["epochs"])) == (3, "logits", [0, 1, 2])
+    assert together["macs"] == {part: 3 * alone["macs"][part] for part in ("adaptation", "prediction")}
+    assert together["metrics"]["atm"]["total"] == pytest.approx(3 * alone["metrics"]["atm"]["total"])
+    assert together["metrics"]["cross_entropy"] != alone["metrics"]["cross_entropy"]
+    assert json.loads(Path("card.json").read_text())["ensemble"] == together
+    one = json.loads(run(*command, "--json", "--ensemble", "1").out)["ensemble"]
+    parts = ("adaptation", "prediction")
+    assert one["metrics"] == alone["metrics"] and one["macs"] == {part: alone["macs"][part] for part in parts}
+    averaged = run(*command, "--ensemble", "2", "--average", "probabilities")
+    assert averaged.code == 0 and averaged.out.count("  accuracy  ") == 2
+    assert "ensemble of 2: epochs " in averaged.out and "mean of probabilities" in averaged.out
+
+
+def test_an_ensemble_that_cannot_be_is_refused_in_one_line(run, glyphs):
+    assert run(*_TRAIN, "--epochs", "2", "--updates", "1", "--out", "here").code == 0
+    command = ("eval", "protonet", *_GLYPHS, *_SMALL, "--tasks", "2")
+    for arguments, complaint in (
+        (("--checkpoint", "here", "--ensemble", "3"), "here keeps 2 epochs (the best 5 of 2), not 3"),
+        (("--ensemble", "2"), "give its folder as --checkpoint"),
+        (("--checkpoint", "here/epoch-0000.safetensors", "--ensemble", "2"), "give its folder as --checkpoint"),
+        (("--checkpoint", "here", "--average", "logits"), "give its size with --ensemble"),
+        (("--checkpoint", "here", "--ensemble", "2", "--average", "logit"), "did you mean 'logits'?"),
+    ):
+        refused = run(*command, *arguments)
+        assert refused.code == 2 and complaint in refused.err and len(refused.err.splitlines()) == 1, refused.err

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import runpy
 from pathlib import Path
@@ -28,21 +29,22 @@ def test_the_readme_shows_the_first_example_to_the_letter():
     assert f"```python\n{example}```" in (ROOT / "README.md").read_text()
 
 
-def test_the_demo_writes_a_picture_of_every_task_type_and_says_where(tmp_path, monkeypatch, capsys):
+def test_the_demo_trains_evaluates_and_leaves_cards_and_pictures(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    runpy.run_path(str(EXAMPLES / "demo.py"), run_name="__main__")
-    pictures = sorted(path.name for path in (tmp_path / "demo").iterdir())
-    assert pictures == [
-        "instance-clean.png",
-        "instance-noise.png",
-        "instance-occluded.png",
-        "type-a.png",
-        "type-b.png",
-        "type-c.png",
-        "type-d.png",
-    ]
+    monkeypatch.setenv("COLUMNS", "200")
+    demo = runpy.run_path(str(EXAMPLES / "demo.py"))
+    learners = ("chance", "protonet", "joint", "pretrain_tune")
+    demo["main"](demo["Size"](data="glyphs-400x20", learners=learners, tuned_tasks=3, tasks=10, updates=2))
+    there = sorted(path.name for path in (tmp_path / "demo").iterdir())
+    assert there == ["accuracy.png", "cards", "instance-clean.png", "instance-noise.png", "instance-occluded.png",
+                     "runs", "type-a.png", "type-b.png", "type-c.png", "type-d.png"]  # fmt: skip
+    cards = {path.stem: json.loads(path.read_text()) for path in (tmp_path / "demo" / "cards").iterdir()}
+    assert len(cards) == 5 * len(learners)
+    assert cards["chance-B"]["metrics"]["accuracy"]["mean"] == pytest.approx(1 / 15)
+    assert cards["protonet-B"]["checkpoint"]["step_macs"] > 0 < cards["pretrain_tune-D"]["peak_memory"]
     said = capsys.readouterr().out
-    assert f"7 pictures are in {tmp_path / 'demo'}" in said and all(name in said for name in pictures)
+    assert all(name in said for name in learners) and "joint *" in said and "ATM (B)" in said
+    assert str(tmp_path / "demo") in said.replace("\n", "")
 
 
 def test_the_learner_of_ones_own_runs_and_is_the_one_in_the_docs():

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import collections
+import functools
+import mmap
 import random
+import subprocess
+import sys
 import threading
 import time
+import types
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -160,10 +167,129 @@ class AsNumpyInGlobal(Cheat):
         return state
 
 
+class InKeywordDefault(Cheat):
+    def place(self, *, memory={}):  # noqa: B006
+        return memory
+
+
+class InClassMethod(Cheat):
+    @classmethod
+    def place(cls, memory={}):  # noqa: B006
+        return memory
+
+
+class InArray(Cheat):
+    """Overwrites values: neither shape nor type of anything changes."""
+
+    kept = np.zeros((5, 1, 8, 8), np.float32)
+
+    def observe(self, state, support):
+        self.kept[:] = support.images.numpy()
+        return state
+
+
+class InTensor(Cheat):
+    kept = torch.zeros(5, 1, 8, 8)
+
+    def observe(self, state, support):
+        self.kept.copy_(support.images)
+        return state
+
+
+class InSet(Cheat):
+    kept: set = set()  # noqa: RUF012
+
+    def observe(self, state, support):
+        self.kept.add(support.images.numpy().tobytes())
+        return state
+
+
+class InKey(Cheat):
+    """Has one key, which is long and begins as it always did."""
+
+    kept: dict = {"-" * 300: 0}  # noqa: RUF012
+
+    def observe(self, state, support):
+        self.kept.clear()
+        self.kept["-" * 300 + support.images.numpy().tobytes().hex()] = 0
+        return state
+
+
+class InDeque(Cheat):
+    kept = collections.deque([0], maxlen=1)  # noqa: RUF012
+
+    def observe(self, state, support):
+        self.kept.append(support.images.numpy().tobytes())
+        return state
+
+
+class InPartial(Cheat):
+    kept = functools.partial(list, [])
+
+    def observe(self, state, support):
+        self.kept.args[0].append(support.images.numpy().tobytes())
+        return state
+
+
+class InMapping(Cheat):
+    kept = mmap.mmap(-1, 5 * 64 * 4)
+
+    def observe(self, state, support):
+        self.kept[:] = support.images.numpy().tobytes()
+        return state
+
+
+class InGenerator(Cheat):
+    def keep():
+        kept = None
+        while True:
+            kept = yield kept
+
+    kept = keep()
+    next(kept)
+
+    def observe(self, state, support):
+        self.kept.send(support.images.numpy().tobytes())
+        return state
+
+
+class InCache(Cheat):
+    """The cache is full before and after."""
+
+    @staticmethod
+    @functools.lru_cache(maxsize=1)
+    def kept(data):
+        return data
+
+    kept(b"")
+
+    def observe(self, state, support):
+        self.kept(support.images.numpy().tobytes())
+        return state
+
+
+@dataclass(frozen=True)
+class Wrapper(Cheat):
+    """Is honest itself; the learner inside is not."""
+
+    inner: Cheat = field(default_factory=InClassAttribute)
+
+    def observe(self, state, support):
+        return self.inner.observe(state, support)
+
+
 class AsBytesInGlobal(Cheat):
     def observe(self, state, support):
         MEMORY["bytes"] = support.images.numpy().tobytes()
         return state
+
+
+def wrapped_elsewhere():
+    """Return an honest learner around one that is written in another module."""
+    module = types.ModuleType("cfsl_law_elsewhere")
+    sys.modules[module.__name__] = module
+    elsewhere = type("Elsewhere", (InClassAttribute,), {"memory": {}, "__module__": module.__name__})
+    return Wrapper(elsewhere())
 
 
 @pytest.mark.parametrize(
@@ -178,6 +304,19 @@ class AsBytesInGlobal(Cheat):
         (InNetworkBuffer, "the learner, network"),
         (AsNumpyInGlobal, "MEMORY"),
         (AsBytesInGlobal, "MEMORY"),
+        (InKeywordDefault, "InKeywordDefault, place"),
+        (InClassMethod, "InClassMethod, place"),
+        (InArray, "InArray, kept"),
+        (InTensor, "InTensor, kept"),
+        (InSet, "InSet, kept"),
+        (InKey, "InKey, kept"),
+        (InDeque, "InDeque, kept"),
+        (InPartial, "InPartial, kept"),
+        (InMapping, "InMapping, kept"),
+        (InGenerator, "InGenerator, kept"),
+        (InCache, "InCache, kept"),
+        (Wrapper, "class InClassAttribute, memory"),
+        (lambda: wrapped_elsewhere(), "class Elsewhere, memory"),
     ],
 )
 def test_data_kept_beside_the_state_is_found_and_named(make, where):
@@ -213,6 +352,67 @@ class InFile(Cheat):
     def observe(self, state, support):
         np.save(type(self).path, support.images.numpy())
         return state
+
+
+class InCodeFile(Cheat):
+    path = "unset"
+
+    def observe(self, state, support):
+        with open(type(self).path, "wb") as file:  # noqa: PTH123
+            file.write(support.images.numpy().tobytes())
+        return state
+
+
+class InLink(Cheat):
+    def observe(self, state, support):
+        Path(InCodeFile.path).symlink_to(support.images.numpy().tobytes()[:50].hex())
+        return state
+
+
+def test_code_is_read_and_not_written_and_a_link_is_not_made(tmp_path):
+    InCodeFile.path = str(tmp_path / "memory.py")
+    with pytest.raises(DataFlowError, match=r"opened the file .*memory\.py"):
+        run(InCodeFile())
+    with pytest.raises(DataFlowError, match="made a link"):
+        run(InLink())
+    assert list(tmp_path.iterdir()) == []
+
+
+class InOpenFile(Cheat):
+    """The file was opened before the run."""
+
+    number = -1
+
+    def observe(self, state, support):
+        mmap.mmap(self.number, 64)[:] = support.images.numpy().tobytes()[:64]
+        return state
+
+
+def test_a_file_that_was_open_already_is_not_mapped(tmp_path):
+    with (tmp_path / "memory").open("w+b") as file:
+        file.write(bytes(64))
+        file.flush()
+        InOpenFile.number = file.fileno()
+        with pytest.raises(DataFlowError, match="mapped a file or shared memory"):
+            run(InOpenFile())
+        file.seek(0)
+        assert file.read() == bytes(64)
+
+
+class ImportsLate(Honest):
+    def observe(self, state, support):
+        import cfsl_law_late  # noqa: F401
+
+        return super().observe(state, support)
+
+
+def test_a_module_may_be_imported_late_and_leaves_no_file(tmp_path, monkeypatch):
+    (tmp_path / "cfsl_law_late.py").write_text("")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    run(ImportsLate())
+    assert [path.name for path in tmp_path.iterdir()] == ["cfsl_law_late.py"]
+    assert sys.dont_write_bytecode is False
 
 
 def test_a_file_is_stopped_before_it_is_written(tmp_path):
@@ -401,3 +601,76 @@ class NoTensor(Honest):
 def test_answers_of_the_wrong_kind_are_refused(learner, says):
     with pytest.raises(LearnerError, match=says):
         run(learner)
+
+
+# Tasks that are not watched closely
+
+
+def test_a_learner_that_waits_and_clears_up_is_caught_in_a_task_drawn_at_random():
+    """Is honest for twenty tasks; then hides images in its module as long as a task lasts."""
+    elsewhere = types.ModuleType("elsewhere")  # where nobody looks
+    elsewhere.tasks = 0
+
+    class Waits(Honest):
+        def begin(self, meta, info):
+            elsewhere.tasks += 1
+            return {}
+
+        def observe(self, state, support):
+            if elsewhere.tasks > 20:
+                remember(MEMORY, support)
+            return state
+
+        def predict(self, state, images):
+            MEMORY.clear()
+            return torch.zeros(len(images), LABELS)
+
+    MEMORY.clear()
+    with pytest.raises(DataFlowError, match="MEMORY"):
+        run(Waits(), tasks=200)
+    assert 20 < elsewhere.tasks < 200
+
+
+def test_weights_that_are_written_and_put_back_within_a_task_are_noticed():
+    class Scribbles(Honest):
+        def observe(self, state, support):
+            state["weights"].numpy()[:] = 7
+            return state
+
+        def begin(self, meta, info):
+            return {"weights": meta["w"]}
+
+        def predict(self, state, images):
+            state["weights"].numpy()[:] = 0
+            return torch.zeros(len(images), LABELS)
+
+    with pytest.raises(DataFlowError, match="learned weights 'w'"):
+        run(Scribbles(), {"w": torch.zeros(3)})
+
+
+SCRIPT = """
+import torch
+import cfsl
+
+data = cfsl.load("glyphs-60x12")
+tasks = cfsl.Tasks(data, cfsl.TaskSpec.type_b(nss=2, n_way=2, k_target=2), numbers=range(3), split="all")
+
+class Mine:
+    def begin(self, meta, info):
+        return {"labels": info.labels}
+
+    def observe(self, state, support):
+        return state
+
+    def predict(self, state, images):
+        return torch.zeros(len(images), state["labels"])
+
+print(cfsl.evaluate(Mine(), tasks).logits.shape)
+"""
+
+
+def test_a_script_may_hold_its_data_and_tasks_beside_its_learner(tmp_path, data_root, monkeypatch):
+    monkeypatch.setenv("CFSL_DATA", str(data_root))
+    (tmp_path / "script.py").write_text(SCRIPT)
+    done = subprocess.run([sys.executable, tmp_path / "script.py"], capture_output=True, text=True, check=False)
+    assert done.stdout.strip() == "(3, 8, 4)", done.stderr

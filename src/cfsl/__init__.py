@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from cfsl.errors import CfslError
     from cfsl.harness.evaluate import evaluate
     from cfsl.harness.trace import Trace
+    from cfsl.harness.workers import Workers
     from cfsl.metrics.accuracy import summarise, task_accuracies
     from cfsl.metrics.memory import atm
     from cfsl.report.draw_task import draw_task
@@ -42,6 +43,7 @@ _HOME = {
     "TaskSpec": "cfsl.spec",
     "Tasks": "cfsl.data.tasks",
     "Trace": "cfsl.harness.trace",
+    "Workers": "cfsl.harness.workers",
     "atm": "cfsl.metrics.memory",
     "draw_task": "cfsl.report.draw_task",
     "evaluate": "cfsl.harness.evaluate",
@@ -63,6 +65,7 @@ __all__ = [
     "TaskSpec",
     "Tasks",
     "Trace",
+    "Workers",
     "atm",
     "draw_task",
     "evaluate",

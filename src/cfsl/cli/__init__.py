@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from cfsl import __version__
-from cfsl.cli import data, learning, tasks
+from cfsl.cli import choosing, data, learning, tasks, training
 from cfsl.cli.console import complain, drop_output, open_streams, say
 from cfsl.errors import CfslError
 
@@ -29,12 +29,17 @@ app.add_typer(data.app, name="data")
 app.add_typer(tasks.app, name="tasks")
 app.command("learners", epilog="Example: cfsl learners")(learning.learners)
 app.command("train", epilog="Example: cfsl train protonet --data omniglot --type B --nss 3 --set metric=cosine")(
-    learning.train
+    training.train
 )
 app.command(
     "eval",
     epilog="Example: cfsl eval protonet --data omniglot --type B --nss 3 --checkpoint runs/protonet-omniglot-short",
 )(learning.evaluate)
+app.command(
+    "choose",
+    context_settings={"default_map": {"split": choosing.SPLIT}},
+    epilog="Example: cfsl choose ewc_init --try strength=0,10,100,1000 --type D --nss 4 --cci 2 --tasks 100",
+)(choosing.choose)
 
 
 def _print_version(wanted: bool) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rich.progress import Progress
+    from rich.progress import Progress, ProgressColumn, TaskID
 
 
 def say(text: str = "") -> None:
@@ -27,6 +27,12 @@ def complain(text: str) -> None:
 def print_json(value: Any) -> None:
     """Print a value for a program, in ASCII: no name can be one that the terminal lacks letters for."""
     sys.stdout.write(json.dumps(value, indent=2) + "\n")
+
+
+def print_event(value: dict[str, Any]) -> None:
+    """Print a value as one line, at once: a program may be reading along."""
+    sys.stdout.write(json.dumps(value) + "\n")
+    sys.stdout.flush()
 
 
 def _printable(text: str) -> str:
@@ -68,21 +74,47 @@ def fetching(name: str) -> Iterator[tuple[Callable[[int, int], None], Callable[[
         yield received, _count(bars, f"packing {name}", None, "images")
 
 
+@contextlib.contextmanager
+def stepping(what: str, total: int, unit: str) -> Iterator[Callable[[int, str], None]]:
+    """Show a bar that is told how many are done by now, with a note; it may start in the middle."""
+    from rich.progress import TextColumn
+
+    with _bars(TextColumn("{task.fields[note]}", markup=False)) as bars:
+        tasks: list[TaskID] = []
+
+        def show(done: int, note: str) -> None:
+            if not tasks:
+                tasks.append(bars.add_task(what, total=total, completed=done, unit=unit, note=note))
+            bars.update(tasks[0], completed=done, note=note)
+
+        yield show
+
+
 def _count(bars: Progress, what: str, total: int | None, unit: str) -> Callable[[int], None]:
     task = bars.add_task(what, total=total, visible=False, unit=unit)
     return lambda finished: bars.update(task, advance=finished, visible=True)
 
 
-def _bars() -> Progress:
-    """Return bars that appear on stderr, one by one as they start to move, if stderr is a terminal."""
+def _bars(*more: ProgressColumn) -> Progress:
+    """Return bars that appear on stderr, one by one as they start to move, if stderr is a terminal.
+
+    What is printed meanwhile goes above them if it goes to a terminal, too, and else where it belongs.
+    """
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
     console = Console(stderr=True)
     columns = (
         TextColumn("{task.description}", markup=False),
-        BarColumn(),
+        BarColumn(bar_width=12 if more else 40),
         TextColumn("{task.completed:,.0f} {task.fields[unit]}", markup=False),
+        *more,
         TimeRemainingColumn(),
     )
-    return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+    return Progress(
+        *columns,
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+        redirect_stdout=sys.stdout.isatty(),
+    )

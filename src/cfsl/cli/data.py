@@ -184,6 +184,8 @@ def _report(data: Dataset, *, json: bool) -> None:
         return
     for key in ("name", "title", "source", "licence", "classes", "images", "images_per_class", "resolution", "format"):
         _say_field(key, summary[key])
+    if summary["citation"]:
+        _say_field("citation", " ".join(summary["citation"].split()))
     _say_field("size_on_disk", f"{summary['size_on_disk']} ({summary['size_as_float32']} as float32)")
     _say_field("folder", summary["folder"])
     _say_field("fingerprint", summary["fingerprint"])

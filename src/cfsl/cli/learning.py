@@ -1,28 +1,39 @@
-"""cfsl learners, train and eval: what learners there are, how they learn, how well they do."""
+"""cfsl learners and eval: what learners there are, and how well they do."""
 
 from __future__ import annotations
 
-import json as json_module
 import sys
 import time
+from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
 from cfsl.cli.console import counting, print_json, say
+from cfsl.cli.hyper import changed, parsed_change
 from cfsl.cli.setting import Setting, takes_setting
-from cfsl.errors import CfslError, SpecError
+from cfsl.errors import CfslError, SpecError, lookup
 
 if TYPE_CHECKING:
     from cfsl.data.tasks import Tasks
-    from cfsl.training.loop import Epoch
+    from cfsl.harness.evaluate import Conditions
+    from cfsl.harness.trace import Trace
+    from cfsl.harness.workers import Workers
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 Name = Annotated[str, typer.Argument(help="A learner of 'cfsl learners', or your own as package.module:Class.")]
 Changes = Annotated[
-    list[str] | None, typer.Option("--set", help="A hyper-parameter of the learner, such as metric=cosine.")
+    list[str] | None,
+    typer.Option("--set", help="A hyper-parameter, such as metric=cosine or inner.lr=0.1."),
 ]
+
+
+class Isolation(StrEnum):
+    """What stands between two support sets."""
+
+    NONE = "none"
+    PROCESS = "process"
 
 
 def learners(json: Json = False) -> None:
@@ -32,60 +43,9 @@ def learners(json: Json = False) -> None:
     if json:
         print_json({name: {"what": e.what, "training": e.training, "cite": e.cite} for name, e in LEARNERS.items()})
         return
-    needs = {"none": "nothing to train", "random": "random weights", "tasks": "cfsl train", "pretraining": "cfsl train"}
+    needs = {"none": "nothing to train", "random": "random weights"}
     for name, entry in LEARNERS.items():
-        say(f"{name:<22}{needs[entry.training]:<18}{entry.what}")
-
-
-@takes_setting
-def train(
-    setting: Setting,
-    learner: Name,
-    recipe: Annotated[
-        str, typer.Option(help="'short' (minutes on one core) or 'paper' (the published one).")
-    ] = "short",
-    out: Annotated[Path | None, typer.Option(help="Folder of the run; default: runs/LEARNER-DATA-RECIPE.")] = None,
-    epochs: Annotated[int | None, typer.Option(help="Epochs, instead of the recipe's.", min=1)] = None,
-    updates: Annotated[int | None, typer.Option(help="Updates in an epoch, instead of the recipe's.", min=1)] = None,
-    training_seed: Annotated[int, typer.Option(help="Seed of first weights and training data.", min=0)] = 0,
-    changes: Changes = None,
-    json: Json = False,
-) -> None:
-    """Train a learner, or go on with a run that was stopped; validated on tasks of the given type."""
-    from cfsl.learners.registry import LEARNERS
-    from cfsl.training.loop import train as run_training
-    from cfsl.training.recipes import recipe_for
-
-    built = _learner(learner, changes)
-    kind = LEARNERS[learner].training if learner in LEARNERS else "tasks"
-    if kind not in ("tasks", "pretraining"):
-        raise CfslError(f"{learner} is not trained; evaluate it with 'cfsl eval {learner}'")
-    training = recipe_for(recipe, kind, setting.spec()).replace(seed=training_seed)
-    wanted = {"epochs": epochs, "updates": updates}
-    schedule = training.schedule.replace(**{name: value for name, value in wanted.items() if value is not None})
-    folder = out or Path("runs") / f"{learner.replace(':', '-')}-{setting.data}-{recipe}"
-    data = setting.open()
-    with counting(f"training {learner}", schedule.total, "updates") as progress:
-        done = 0
-
-        def watch(update: int, loss: float, epoch: Epoch | None) -> None:
-            nonlocal done
-            progress(update - done)
-            done = update
-            if epoch is not None and not json:
-                say(
-                    f"epoch {epoch.epoch + 1}/{schedule.epochs}: loss {epoch.loss:.3f}, validation accuracy "
-                    f"{100 * epoch.accuracy:.2f} %, {epoch.seconds:.0f} s"
-                )
-
-        history = run_training(built, training.replace(schedule=schedule), data, folder, watch)
-    best = max(history, key=lambda epoch: epoch.accuracy)
-    if json:
-        print_json({"folder": str(folder), "history": [vars(epoch) for epoch in history]})
-    else:
-        say(
-            f"best epoch {best.epoch + 1} with {100 * best.accuracy:.2f} % on validation tasks; weights are in {folder}"
-        )
+        say(f"{name:<22}{needs.get(entry.training, 'cfsl train'):<18}{entry.what}")
 
 
 @takes_setting
@@ -97,32 +57,45 @@ def evaluate(
     progressive: Annotated[
         bool, typer.Option("--progressive", help="Also ask after every support set: forgetting, backward transfer.")
     ] = False,
+    ensemble: Annotated[
+        int | None, typer.Option(help="Also let so many of the run's best epochs answer together.", min=1)
+    ] = None,
+    average: Annotated[
+        str | None, typer.Option(help="What an ensemble averages: logits (the default) or probabilities.")
+    ] = None,
+    isolate: Annotated[
+        Isolation, typer.Option(help="'process' lets a new process see every support set; see docs/data-flow.md.")
+    ] = Isolation.NONE,
+    workers: Annotated[int, typer.Option(help="Processes that share the tasks; the result is the same.", min=1)] = 1,
+    device: Annotated[str, typer.Option(help="Where to compute: cpu, cuda or mps.")] = "cpu",
     out: Annotated[Path | None, typer.Option(help="Where to write the result card (.json).")] = None,
     changes: Changes = None,
     json: Json = False,
 ) -> None:
     """Evaluate a learner on tasks, under the data-flow law."""
-    from cfsl.harness.cost import measure_macs
-    from cfsl.harness.evaluate import evaluate as run_evaluation
-    from cfsl.results.card import environment, measurements, write_card
+    from cfsl.harness.devices import require_device
+    from cfsl.harness.evaluate import Conditions
+    from cfsl.harness.workers import Workers
+    from cfsl.results.card import write_card
+    from cfsl.results.evaluation import evaluation_of
 
-    built, chosen = _learner(learner, changes), setting.tasks(range(tasks))
-    meta = _weights(learner, built, checkpoint, chosen)
-    start = time.perf_counter()
-    with counting(f"evaluating {learner}", tasks, "tasks") as progress:
-        trace = run_evaluation(built, chosen, meta, progressive=progressive, progress=progress)
-    measured = measurements(trace)
-    card = {
-        "learner": {"name": learner, **_described(built)},
-        "transductive": bool(getattr(built, "transductive", False)),
-        "breaks_law": bool(getattr(built, "breaks_law", False)),
-        "checkpoint": None if checkpoint is None else _checkpoint_notes(checkpoint),
-        "tasks": _tasks_described(chosen),
-        "metrics": measured,
-        "macs": vars(measure_macs(built, chosen, meta)),
-        "seconds": time.perf_counter() - start,
-        "environment": environment(),
-    }
+    require_device(device)
+    members = _members(checkpoint, ensemble, average)
+    built, chosen = built_learner(learner, changes), setting.tasks(range(tasks))
+    meta = weights_for(learner, built, checkpoint, chosen)
+    conditions = Conditions(progressive=progressive, device=device, isolate=isolate is Isolation.PROCESS)
+    notes = None if checkpoint is None else checkpoint_notes(checkpoint)
+    with Workers(workers) as pool:
+        with counting(f"evaluating {learner}", tasks, "tasks") as progress:
+            shared = pool if workers > 1 else 1
+            card, trace = evaluation_of(
+                learner, built, chosen, meta, conditions, checkpoint=notes, workers=shared, progress=progress
+            )
+        if members is not None:
+            card["ensemble"] = _ensembled(built, chosen, trace, members, conditions, shared)
+            card["ensemble"]["macs"] = {
+                part: len(members.epochs) * card["macs"][part] for part in ("adaptation", "prediction")
+            }
     if out is not None:
         write_card(out, card)
     if json:
@@ -133,15 +106,75 @@ def evaluate(
         say(f"wrote {out}")
 
 
+class _Members(NamedTuple):
+    """Epochs of a training run that answer together."""
+
+    folder: Path
+    epochs: list[int]
+    """Best first."""
+    average: str
+
+
+def _members(checkpoint: Path | None, count: int | None, average: str | None) -> _Members | None:
+    """Return the members that the options ask for."""
+    from cfsl.metrics.ensemble import AVERAGES
+    from cfsl.training.loop import best_epochs
+
+    if count is None:
+        if average is not None:
+            raise SpecError("--average says how an ensemble answers; give its size with --ensemble")
+        return None
+    if checkpoint is None or not checkpoint.is_dir():
+        raise SpecError("--ensemble takes the best epochs of a training run; give its folder as --checkpoint")
+    chosen = average or "logits"
+    lookup(AVERAGES, chosen, "average")
+    return _Members(checkpoint, best_epochs(checkpoint, count), chosen)
+
+
+def _ensembled(
+    learner: Any, tasks: Tasks, best: Trace, members: _Members, conditions: Conditions, workers: int | Workers
+) -> dict[str, Any]:
+    """Evaluate the members after the best one, and measure what all of them say together."""
+    from cfsl.harness.evaluate import evaluate_under
+    from cfsl.metrics.ensemble import ensemble
+    from cfsl.results.card import measurements
+    from cfsl.training.loop import best_weights
+
+    start, ranks = time.perf_counter(), range(1, len(members.epochs))
+    with counting("evaluating the other epochs", len(ranks) * len(tasks), "tasks") as progress:
+        others = [
+            evaluate_under(conditions, learner, tasks, best_weights(members.folder, rank), workers, progress)
+            for rank in ranks
+        ]
+    return {
+        "members": len(members.epochs),
+        "average": members.average,
+        "epochs": members.epochs,
+        "metrics": measurements(ensemble([best, *others], members.average)),
+        "seconds": time.perf_counter() - start,
+    }
+
+
 def _say_result(learner: str, tasks: Tasks, card: dict[str, Any]) -> None:
     from cfsl.report.draw_task import describe_spec
 
-    metrics, macs = card["metrics"], card["macs"]
-    accuracy, entropy, memory = metrics["accuracy"], metrics["cross_entropy"], metrics["atm"]
     marks = [name for name in ("transductive", "breaks_law") if card[name]]
     marked = f"{learner} ({', '.join(marks)})" if marks else learner
     say(f"{marked} on {tasks.data.name}/{tasks.split}, {len(tasks)} tasks")
     say(f"  {describe_spec(tasks.spec)}")
+    _say_metrics(card["metrics"], card["macs"])
+    say(f"  peak memory    {card['peak_memory'] / 1e6:.1f} MB beside weights and images")
+    say(f"  {card['seconds']:.1f} s on {card['environment']['processor']}")
+    if "ensemble" in card:
+        together = card["ensemble"]
+        epochs = ", ".join(str(epoch + 1) for epoch in together["epochs"])
+        say(f"ensemble of {together['members']}: epochs {epochs}, mean of {together['average']}")
+        _say_metrics(together["metrics"], together["macs"])
+        say(f"  {together['seconds']:.1f} s more")
+
+
+def _say_metrics(metrics: dict[str, Any], macs: dict[str, int]) -> None:
+    accuracy, entropy, memory = metrics["accuracy"], metrics["cross_entropy"], metrics["atm"]
     interval = f" +- {100 * accuracy['ci95']:.2f} (95 % over tasks)" if accuracy["ci95"] is not None else ""
     say(f"  accuracy       {100 * accuracy['mean']:.2f} %{interval}")
     say(f"  cross-entropy  {entropy['mean']:.3f}")
@@ -151,36 +184,22 @@ def _say_result(learner: str, tasks: Tasks, card: dict[str, Any]) -> None:
         say(f"  diverged       {100 * metrics['diverged']:.2f} % of targets have no finite answer, and count as wrong")
     if "forgetting" in metrics:
         say(f"  forgetting     {100 * metrics['forgetting']['mean']:.2f} %")
-    say(f"  {card['seconds']:.1f} s")
 
 
-def _learner(name: str, changes: list[str] | None) -> Any:
+def built_learner(name: str, changes: list[str] | None) -> Any:
     """Build a learner and change what --set says; modules are also looked for in the current folder."""
     from cfsl.learners.registry import find_learner
 
     if str(Path.cwd()) not in sys.path:
         sys.path.append(str(Path.cwd()))
-    learner = find_learner(name)
-    fields = dict(_parsed(change) for change in changes or [])
-    if fields and not hasattr(learner, "replace"):
-        raise SpecError(f"{name} has no hyper-parameters that --set could change")
-    return learner.replace(**fields) if fields else learner
+    return changed(find_learner(name), dict(parsed_change(change) for change in changes or []))
 
 
-def _parsed(change: str) -> tuple[str, Any]:
-    name, sign, value = change.partition("=")
-    if not sign:
-        raise SpecError(f"--set {change} is not of the form name=value")
-    try:
-        return name, json_module.loads(value)
-    except ValueError:
-        return name, value
-
-
-def _weights(name: str, learner: Any, checkpoint: Path | None, tasks: Tasks) -> Any:
+def weights_for(name: str, learner: Any, checkpoint: Path | None, tasks: Tasks) -> Any:
     """Return the learned weights, or random ones for a learner that has no other."""
     import torch
 
+    from cfsl.learners.base import first_weights
     from cfsl.learners.registry import LEARNERS
     from cfsl.training.loop import read_weights
 
@@ -191,42 +210,17 @@ def _weights(name: str, learner: Any, checkpoint: Path | None, tasks: Tasks) -> 
             )
         return read_weights(checkpoint)
     kind = LEARNERS[name].training if name in LEARNERS else "none"
-    if kind in ("tasks", "pretraining"):
+    if kind not in ("none", "random"):
         raise CfslError(f"{name} needs weights: run 'cfsl train {name} ...' first and give its folder as --checkpoint")
-    if not hasattr(learner, "init"):
-        return {}
     recipe = tasks.data.info.recipe
-    return learner.init((recipe.channels, recipe.height, recipe.width), torch.Generator().manual_seed(0))
+    shape = recipe.channels, recipe.height, recipe.width
+    return first_weights(learner, shape, tasks.spec, torch.Generator().manual_seed(0))
 
 
-def _described(learner: Any) -> dict[str, Any]:
-    describe = getattr(learner, "model_dump", None)
-    return {"class": type(learner).__name__, "settings": describe(mode="json") if describe else repr(learner)}
-
-
-def _checkpoint_notes(path: Path) -> dict[str, Any]:
+def checkpoint_notes(path: Path) -> dict[str, Any]:
+    """Return what a training run wrote about itself."""
     from cfsl.training.checkpoint import read_checkpoint
     from cfsl.training.loop import LAST
 
     _, notes = read_checkpoint(path / LAST if path.is_dir() else path)
     return notes
-
-
-def _tasks_described(tasks: Tasks) -> dict[str, Any]:
-    from cfsl.data.manifest import Manifest
-
-    manifest = Manifest.of(tasks)
-    return {
-        "data": manifest.data,
-        "data_fingerprint": manifest.data_fingerprint,
-        "splits": manifest.splits,
-        "splits_hash": manifest.splits_hash,
-        "split": manifest.split,
-        "spec": tasks.spec.model_dump(mode="json"),
-        "spec_hash": tasks.spec.hash,
-        "task_type": tasks.spec.task_type,
-        "seed": manifest.seed,
-        "sampler": manifest.sampler,
-        "count": len(tasks),
-        "manifest_fingerprint": manifest.fingerprint,
-    }

@@ -118,11 +118,13 @@ def verify(
     """Draw the tasks of manifests again and compare; the exit code is 1 if one differs."""
     if not manifests and not published:
         raise CfslError("nothing to verify: give manifest files, or --published omniglot")
+    if published and splits:
+        raise CfslError("the published tasks are of the reference split; --splits is for manifest files")
     results = _verify_published(published, data or published) if published else {}
     for path in manifests or []:
         results[str(path)] = _verify_file(path, data, splits)
     if json:
-        print_json(results)
+        print_json({name: problem or "ok" for name, problem in results.items()})
     else:
         for name, problem in results.items():
             say(f"{name}: {problem or 'ok'}")

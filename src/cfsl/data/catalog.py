@@ -210,6 +210,8 @@ def fetch_dataset(
 ) -> Dataset:
     """Download (or make) a data set of the catalogue."""
     if is_glyphs(name):
+        if recipe is not None:
+            raise FetchError(f"{name} is drawn, and has no recipe '{recipe}'; leave --recipe out")
         return make_glyphs(name, root=root, progress=progress)
     entry = lookup(CATALOG, name, "data set to fetch")
     if entry.urls is None or entry.add is None:

@@ -25,6 +25,7 @@ def summarise(data: Dataset) -> dict[str, Any]:
         "title": info.title,
         "source": info.source,
         "licence": info.licence,
+        "citation": info.citation,
         "classes": len(info.class_names),
         "images": len(data.pixels),
         "images_per_class": f"{smallest}" if smallest == largest else f"{smallest} to {largest}",

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import hashlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -13,12 +15,32 @@ from torch import Tensor
 
 from cfsl.data.tasks import Tasks
 from cfsl.errors import LearnerError
+from cfsl.harness.devices import require_device
+from cfsl.harness.isolate import IsolatedRun
 from cfsl.harness.run import Outcome, StrictRun, TrustingRun
 from cfsl.harness.trace import Trace
+from cfsl.harness.workers import Workers, on_device, threads
 from cfsl.learners.base import FixedEmbedding, Learner, Meta, Support, TaskInfo
 from cfsl.spec import TaskSpec
 
-_EMBEDDED_AT_ONCE = 256
+_EMBEDDED_AT_ONCE = 32
+"""Small enough for the maps to stay in the cache: twice as fast as 256 on the CPU."""
+_PLANNED_AT_ONCE = 256
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """Under which conditions tasks are run."""
+
+    progressive: bool = False
+    """Also ask for all targets after every support set."""
+    table: bool = True
+    """Embed each image of the split once, if the learner has an embedding of its own; the answers are the same."""
+    law: bool = True
+    """Enforce the data-flow law. Without it the learner is trusted: for validation, where nothing is published."""
+    device: str = "cpu"
+    isolate: bool = False
+    """Let a new process see every support set, and another give the answers (see `isolate.py`)."""
 
 
 def evaluate(
@@ -29,27 +51,68 @@ def evaluate(
     progressive: bool = False,
     table: bool = True,
     law: bool = True,
+    device: str = "cpu",
+    workers: int | Workers = 1,
+    isolate: bool = False,
     progress: Callable[[int], None] | None = None,
 ) -> Trace:
     """Run the learner over the tasks, under the data-flow law, and return what came out.
 
     A learner with an embedding of its own (`embed`) embeds each image of the split once, unless `table` is off; the
     answers are the same. `progressive` also asks for all targets after every support set. `law=False` trusts the
-    learner: for validation during training, where nothing is published.
+    learner: for validation during training, where nothing is published. `workers` shares the tasks out among so many
+    processes; the answers are the same, to the bit, as everything is computed on one thread. (A table needs none.)
+    `isolate` lets a new process see every support set: the same answers, and nowhere in memory to hide anything.
     """
-    meta = {} if meta is None else meta
-    embedding = _embedding_table(learner, tasks, meta) if table and _can_use_table(learner, tasks) else None
-    kind = StrictRun if law else TrustingRun
-    run = kind(learner, meta, embedded=embedding is not None)
-    outcomes = []
-    with torch.no_grad():
+    conditions = Conditions(progressive, table, law, device, isolate)
+    return evaluate_under(conditions, learner, tasks, {} if meta is None else meta, workers, progress)
+
+
+def evaluate_under(
+    conditions: Conditions,
+    learner: Learner,
+    tasks: Tasks,
+    meta: Meta,
+    workers: int | Workers = 1,
+    progress: Callable[[int], None] | None = None,
+) -> Trace:
+    """Do what `evaluate` does, under conditions that are all said together."""
+    if not len(tasks):
+        raise LearnerError("there are no tasks to evaluate; give at least one")
+    if conditions.isolate and not conditions.law:
+        raise LearnerError("isolate=True enforces the law and law=False does not; give one of them")
+    require_device(conditions.device)
+    told = progress or (lambda finished: None)
+    if workers == 1 or _uses_table(learner, tasks, conditions):
+        return run_tasks(learner, tasks, meta, conditions, told)
+    with Workers.of(workers) as pool:
+        return pool.run(run_tasks, learner, tasks, meta, conditions, told)
+
+
+def run_tasks(
+    learner: Learner, tasks: Tasks, meta: Meta, conditions: Conditions, progress: Callable[[int], None]
+) -> Trace:
+    """Run all tasks in this process, one after the other."""
+    _fill_caches(tasks)
+    meta = on_device(meta, conditions.device)
+    uses_table = _uses_table(learner, tasks, conditions)
+    with threads(1), torch.no_grad(), _started(learner, meta, conditions, embedded=uses_table) as run:
+        embed = run.embed if isinstance(run, IsolatedRun) else functools.partial(_embedded, learner, meta)
+        embedding = _embedding_table(embed, tasks, conditions.device) if uses_table else None
+        outcomes = []
         for task in _unlabelled(tasks):
-            supports = _Supports(tasks, task, embedding)
-            outcome = run.task(task_info(tasks, task.number), iter(supports), supports.targets, progressive=progressive)
-            outcomes.append(outcome)
-            if progress is not None:
-                progress(1)
-    return _trace(tasks, outcomes, progressive=progressive)
+            info = replace(task_info(tasks, task.number), device=conditions.device)
+            supports = _Supports(tasks, task, embedding, conditions.device)
+            outcomes.append(run.task(info, iter(supports), supports.targets, progressive=conditions.progressive))
+            progress(1)
+        if isinstance(run, StrictRun):
+            run.require_unchanged_weights()
+    return _trace(tasks, outcomes, progressive=conditions.progressive)
+
+
+def _fill_caches(tasks: Tasks) -> None:
+    """Let tasks and data set remember what they remember: a script's globals may hold both, and are watched."""
+    tasks.images.normalised(tasks.plan(tasks.numbers[:1]).target_images)
 
 
 def task_info(tasks: Tasks, number: int) -> TaskInfo:
@@ -79,13 +142,17 @@ class _Unlabelled:
 
 
 def _unlabelled(tasks: Tasks) -> Iterator[_Unlabelled]:
-    for number in tasks.numbers:
-        yield _draw_unlabelled(tasks, number)
+    for start in range(0, len(tasks), _PLANNED_AT_ONCE):
+        yield from _draw_unlabelled(tasks, tasks.numbers[start : start + _PLANNED_AT_ONCE])
 
 
-def _draw_unlabelled(tasks: Tasks, number: int) -> _Unlabelled:
-    plan = tasks.plan(range(number, number + 1)).task(0)
-    return _Unlabelled(number, plan.support_images, plan.support_labels, plan.target_images.copy())
+def _draw_unlabelled(tasks: Tasks, numbers: range) -> list[_Unlabelled]:
+    plan = tasks.plan(numbers)
+    targets = plan.target_images.copy()
+    return [
+        _Unlabelled(number, plan.support_images[i], plan.support_labels[i], targets[i])
+        for i, number in enumerate(numbers)
+    ]
 
 
 @dataclass(frozen=True)
@@ -95,15 +162,16 @@ class _Supports:
     tasks: Tasks
     task: _Unlabelled
     table: Float[Tensor, "all *features"] | None
+    device: str
 
     def __iter__(self) -> Iterator[Support]:
         for images, labels in zip(self.task.support_images, self.task.support_labels, strict=True):
-            yield Support(self._shown(images), torch.from_numpy(labels.astype(np.int64)))
+            yield Support(self._shown(images), torch.from_numpy(labels.astype(np.int64)).to(self.device))
 
     def _shown(self, numbers: Int32[np.ndarray, " n"]) -> Tensor:
         if self.table is not None:
-            return self.table[torch.from_numpy(numbers.astype(np.int64))]
-        return torch.from_numpy(self.tasks.images.normalised(numbers))
+            return self.table[torch.from_numpy(numbers.astype(np.int64)).to(self.device)]
+        return torch.from_numpy(self.tasks.images.normalised(numbers)).to(self.device)
 
     def targets(self) -> Tensor:
         """Return the target images anew."""
@@ -114,29 +182,44 @@ class _Supports:
         return torch.from_numpy(images[0])
 
 
-def _can_use_table(learner: Learner, tasks: Tasks) -> bool:
-    """A table holds clean images, so corrupted targets need the long way."""
-    return isinstance(learner, FixedEmbedding) and tasks.spec.corruption is None
+def _uses_table(learner: Learner, tasks: Tasks, conditions: Conditions) -> bool:
+    """A table holds clean images, each embedded on its own: no corrupted targets, and no transductive learner."""
+    if not conditions.table or not isinstance(learner, FixedEmbedding):
+        return False
+    return tasks.spec.corruption is None and not getattr(learner, "transductive", False)
 
 
-def _embedding_table(learner: Learner, tasks: Tasks, meta: Meta) -> Float[Tensor, "all *features"]:
-    """Embed every image of the split, each on its own."""
+@contextlib.contextmanager
+def _started(
+    learner: Learner, meta: Meta, conditions: Conditions, *, embedded: bool
+) -> Iterator[StrictRun | TrustingRun | IsolatedRun]:
+    """Yield what runs tasks; afterwards its processes have ended."""
+    if conditions.isolate:
+        with IsolatedRun(learner, meta, embedded=embedded) as run:
+            yield run
+    else:
+        yield (StrictRun if conditions.law else TrustingRun)(learner, meta, embedded=embedded)
+
+
+def _embedded(learner: Learner, meta: Meta, images: Tensor) -> Tensor:
     assert isinstance(learner, FixedEmbedding)
+    return learner.embed(meta, images)
+
+
+def _embedding_table(embed: Callable[[Tensor], Tensor], tasks: Tasks, device: str) -> Float[Tensor, "all *features"]:
+    """Embed every image of the split, each on its own."""
     count, parts = len(tasks.images.rows), []
-    with torch.no_grad():
-        for start in range(0, count, _EMBEDDED_AT_ONCE):
-            numbers = np.arange(start, min(start + _EMBEDDED_AT_ONCE, count), dtype=np.int32)
-            parts.append(learner.embed(meta, torch.from_numpy(tasks.images.normalised(numbers))))
+    for start in range(0, count, _EMBEDDED_AT_ONCE):
+        numbers = np.arange(start, min(start + _EMBEDDED_AT_ONCE, count), dtype=np.int32)
+        parts.append(embed(torch.from_numpy(tasks.images.normalised(numbers)).to(device)))
     return torch.cat(parts)
 
 
 def _trace(tasks: Tasks, outcomes: list[Outcome], *, progressive: bool) -> Trace:
     """Put the answers together with the labels, which are drawn only now."""
-    if not outcomes:
-        raise LearnerError("there are no tasks to evaluate; give at least one")
     plan, spec = tasks.plan(), tasks.spec
     image_bytes = 4 * tasks.data.pixels[0].size
-    answers = np.stack([np.stack([a.numpy() for a in o.progressive]) for o in outcomes]) if progressive else None
+    answers = np.stack([np.stack([a.cpu().numpy() for a in o.progressive]) for o in outcomes]) if progressive else None
     return Trace(
         logits=torch.stack([outcome.logits for outcome in outcomes]).float().numpy(),
         labels=plan.target_labels.astype(np.int64),

@@ -1,12 +1,13 @@
 """The data-flow law, enforced: nothing but the state survives a support set.
 
-Around every call of a learner a `Guard` watches the ways in which data could be carried past the boundary:
+A `Guard` watches the ways in which data could be carried past the boundary:
 
-- the learner object, its class, the globals, default arguments and closures of the module it was written in;
-- the learned weights (compared with a pristine copy after every task);
-- files, sockets, other processes, threads;
-- the global random generators of torch, numpy and Python;
-- tensors that stay alive although nothing of the harness refers to them (looked for in the first tasks).
+- files, sockets, other processes: whenever a learner is called;
+- the learner object, its class, the globals, default arguments and closures of the module it was written in; threads;
+  the global random generators of torch, numpy and Python: after every task;
+- the same, and the learned weights bit by bit: after every call of tasks that are watched closely, which are the first
+  ones and others drawn at random, so that no learner can know which; and the weights once more at the end;
+- tensors that stay alive although nothing of the harness refers to them: in the first task.
 
 What it cannot see is listed in docs/data-flow.md.
 """
@@ -14,7 +15,10 @@ What it cannot see is listed in docs/data-flow.md.
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import functools
 import gc
+import os
 import random
 import sys
 import threading
@@ -32,26 +36,46 @@ from cfsl.learners.base import Learner, Meta
 
 _WATCHED = threading.local()
 _CODE_FILES = (".py", ".pyc", ".so", ".pyd", ".dylib", ".dll")
-_FORBIDDEN_EVENTS = {
-    "socket.connect": "opened a connection",
-    "socket.bind": "opened a socket",
-    "subprocess.Popen": "started a process",
-    "os.system": "started a process",
-    "os.fork": "started a process",
-    "os.putenv": "changed the environment",
-    "os.rename": "renamed a file",
-    "os.mkdir": "made a folder",
+_WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
+_FORBIDDEN = {
+    "opened a connection": "socket.connect socket.sendto socket.sendmsg",
+    "opened a socket": "socket.bind",
+    "started a process": "subprocess.Popen os.system os.fork os.forkpty os.exec os.spawn os.posix_spawn",
+    "sent a signal": "os.kill os.killpg",
+    "changed the environment": "os.putenv os.unsetenv os.chdir",
+    "renamed a file": "os.rename",
+    "made a folder": "os.mkdir",
+    "made a link": "os.link os.symlink",
+    "changed a file": "os.remove os.rmdir os.chmod os.chown os.utime os.truncate os.setxattr os.removexattr",
+    "opened a database": "sqlite3.connect",
 }
+_FORBIDDEN_EVENTS = {event: what for what, events in _FORBIDDEN.items() for event in events.split()}
 
 
 def _audit(event: str, arguments: tuple[Any, ...]) -> None:
     """Stop what a learner must not do while it is watched. Python calls this for every audited event."""
-    if not getattr(_WATCHED, "call", None):
-        return
-    if event == "open" and not str(arguments[0]).endswith(_CODE_FILES):
-        raise DataFlowError(f"{_WATCHED.call} opened the file {arguments[0]}; only the state may carry data")
+    call = getattr(_WATCHED, "call", None)
+    if call:
+        _refuse(call, event, arguments)
+
+
+def _refuse(call: str, event: str, arguments: tuple[Any, ...]) -> None:
+    if event == "open" and not _reads_code(*arguments):
+        raise DataFlowError(f"{call} opened the file {arguments[0]}; only the state may carry data")
+    if event == "mmap.__new__" and arguments[0] != -1:
+        raise DataFlowError(f"{call} mapped a file or shared memory; only the state may carry data")
     if event in _FORBIDDEN_EVENTS:
-        raise DataFlowError(f"{_WATCHED.call} {_FORBIDDEN_EVENTS[event]}; only the state may carry data")
+        raise DataFlowError(f"{call} {_FORBIDDEN_EVENTS[event]}; only the state may carry data")
+
+
+def _reads_code(path: object, mode: object, flags: int) -> bool:
+    """Tell the opening of a file that an import needs: by its name, and not to write to it."""
+    return str(path).endswith(_CODE_FILES) and not flags & _WRITING
+
+
+def watch_process(call: str) -> None:
+    """Watch all threads of this process to its end: for a process that does nothing but run a learner."""
+    sys.addaudithook(functools.partial(_refuse, call))
 
 
 _HOOKED: list[bool] = []
@@ -70,25 +94,43 @@ class Guard:
     def __init__(self, learner: Learner, meta: Meta) -> None:
         """Remember what the learner, its module and its weights look like before the first task."""
         _install_audit_hook()
-        self._roots = Roots.of(learner)
-        self._pristine = {path: tensor.clone() for path, tensor in flatten(meta).items()}
-        self._meta = meta
+        self._name = type(learner).__name__
+        self._roots = Roots(learner)
+        self._weights = flatten(meta)
+        self._pristine = {path: _bits(tensor).clone() for path, tensor in self._weights.items()}
+        self.start_task(closely=True)
+
+    def start_task(self, *, closely: bool) -> None:
+        """Remember threads and generators. A task that is watched closely is looked through after every call."""
+        self._closely = closely
+        self._generators = _generator_states()
+        self._threads = set(threading.enumerate())
 
     @contextlib.contextmanager
     def watching(self, call: str) -> Iterator[None]:
         """Watch one call of the learner, and refuse what it left behind."""
-        generators = _generator_states()
-        threads = set(threading.enumerate())
-        _WATCHED.call = call
+        call = f"{self._name}.{call}"
+        _WATCHED.call, written = call, sys.dont_write_bytecode
+        sys.dont_write_bytecode = True  # or an import would write a file
         try:
             yield
         finally:
-            _WATCHED.call = None
-        started = set(threading.enumerate()) - threads
+            _WATCHED.call, sys.dont_write_bytecode = None, written
+        if self._closely:
+            self._require_nothing_kept(call)
+            self.require_unchanged_weights()
+
+    def end_task(self) -> None:
+        """Refuse what the task left behind."""
+        if not self._closely:
+            self._require_nothing_kept(self._name)
+
+    def _require_nothing_kept(self, call: str) -> None:
+        started = set(threading.enumerate()) - self._threads
         if started:
             name = next(iter(started)).name
             raise DataFlowError(f"{call} left a thread running ({name}); only the state may carry data")
-        for name, before, after in zip(_GENERATORS, generators, _generator_states(), strict=True):
+        for name, before, after in zip(_GENERATORS, self._generators, _generator_states(), strict=True):
             if before != after:
                 raise DataFlowError(
                     f"{call} used or set the global generator of {name}; draw from info.generator() instead"
@@ -98,9 +140,9 @@ class Guard:
             raise DataFlowError(f"{call} kept something in {kept}; only the state may carry data")
 
     def require_unchanged_weights(self) -> None:
-        """Refuse a learner that wrote to its learned weights during a task."""
-        for path, tensor in flatten(self._meta).items():
-            if not _same_bits(tensor, self._pristine[path]):
+        """Refuse a learner that wrote to its learned weights."""
+        for path, tensor in self._weights.items():
+            if not torch.equal(_bits(tensor), self._pristine[path]):
                 raise DataFlowError(
                     f"the learner changed its learned weights '{path}' in place during a task; "
                     f"put what changes into the state"
@@ -137,18 +179,22 @@ def _holder(tensor: Tensor) -> str:
 
 
 _GENERATORS = ("torch", "numpy", "Python's random module")
+_MT19937_BYTES = 4 * 624 + 4  # its words, and the place among them
 
 
-def _generator_states() -> tuple[bytes, bytes, int]:
-    words = np.random.get_state(legacy=True)
-    assert isinstance(words, tuple)
-    return (
-        torch.random.get_rng_state().numpy().tobytes(),
-        np.asarray(words[1]).tobytes() + repr(words[2:]).encode(),
-        hash(random.getstate()),
-    )
+def _generator_states() -> tuple[bytes, Any, Any]:
+    return torch.random.get_rng_state().numpy().tobytes(), _numpy_state(), random.getstate()
 
 
-def _same_bits(a: Tensor, b: Tensor) -> bool:
-    """Compare bit by bit: a NaN equals itself here."""
-    return torch.equal(*(tensor.contiguous().view(-1).view(torch.uint8) for tensor in (a, b)))
+def _numpy_state() -> Any:
+    """Return the words of numpy's global generator; asking numpy itself takes thirty times as long."""
+    generator = np.random.get_bit_generator()  # type: ignore[attr-defined]
+    if type(generator) is not np.random.MT19937:
+        return repr(generator.state)
+    return ctypes.string_at(generator.ctypes.state_address, _MT19937_BYTES)
+
+
+def _bits(tensor: Tensor) -> Tensor:
+    """Return a tensor as bytes, to be compared bit by bit: a NaN equals itself then."""
+    storage = tensor.detach().cpu().untyped_storage()
+    return torch.empty(0, dtype=torch.uint8).set_(storage)

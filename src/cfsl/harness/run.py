@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import secrets
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -18,6 +20,8 @@ from cfsl.learners.base import FixedEmbedding, Learner, Meta, Support, TaskInfo
 
 T = TypeVar("T")
 _TOLERANCE = 1e-3
+_CLOSE_TASKS, _ONE_IN = 8, 8
+"""The first tasks are watched closely, and later one in so many, drawn at random."""
 
 
 @dataclass(frozen=True)
@@ -29,6 +33,12 @@ class Outcome:
     bookkeeping_bytes: list[int]
     progressive: list[Tensor]
     seconds: float
+
+    @classmethod
+    def of(cls, logits: Tensor, states: list[PackedState], progressive: list[Tensor], seconds: float) -> Outcome:
+        """Put together what came out of a task, given its states at every boundary."""
+        total, bookkeeping = [state.total for state in states], [state.bookkeeping for state in states]
+        return cls(logits, total, bookkeeping, progressive, seconds)
 
 
 class StrictRun:
@@ -42,7 +52,7 @@ class StrictRun:
         self._embedded_before = embedded
         self._learner, self._meta = learner, meta
         self._guard = Guard(learner, meta)
-        self._thorough_tasks = thorough_tasks
+        self._thorough_tasks, self._close_tasks = thorough_tasks, max(thorough_tasks, _CLOSE_TASKS)
 
     def task(
         self,
@@ -57,78 +67,63 @@ class StrictRun:
         `supports` and `targets` make tensors when they are asked for, so that nothing lies about before its time.
         """
         thorough = self._thorough_tasks > 0
+        closely = self._close_tasks > 0 or secrets.randbelow(_ONE_IN) == 0
         self._thorough_tasks -= 1
+        self._close_tasks -= 1
         census = TensorCensus() if thorough else None
+        self._guard.start_task(closely=closely)
         codec, start = StateCodec(self._meta, info), time.perf_counter()
-        packed = codec.pack(self._call("begin", lambda: self._learner.begin(self._meta, info)))
-        sizes, answers = [packed], []
-        for support in supports:
-            packed = self._observe(codec, packed, support)
-            del support
-            sizes.append(packed)
-            if progressive:
-                answers.append(self._predict(codec, packed, info, targets()).argmax(dim=1))
+        ask = (lambda packed: self.predict(codec, packed, info, targets())) if progressive else None
+        states, answers = observe_all(functools.partial(self.observe, codec), self.begin(codec, info), supports, ask)
         if census is not None:
             census.require_no_strangers(type(self._learner).__name__, answers)
-        logits = self._predict(codec, packed, info, targets())
+        logits = self.predict(codec, states[-1], info, targets())
         if thorough and not getattr(self._learner, "transductive", False):
-            self._require_separate_answers(codec, packed, info, targets(), logits)
-        self._guard.require_unchanged_weights()
-        return Outcome(
-            logits,
-            [size.total for size in sizes],
-            [size.bookkeeping for size in sizes],
-            answers,
-            time.perf_counter() - start,
-        )
+            predict = functools.partial(self.predict, codec, states[-1], info)
+            require_separate_answers(type(self._learner).__name__, predict, targets(), logits)
+        self._guard.end_task()
+        return Outcome.of(logits, states, answers, time.perf_counter() - start)
 
-    def _call(self, name: str, function: Callable[[], T]) -> T:
-        with self._guard.watching(f"{type(self._learner).__name__}.{name}"):
-            return function()
+    def begin(self, codec: StateCodec, info: TaskInfo) -> PackedState:
+        """Ask for the state before the first support set."""
+        return codec.pack(self._call("begin", lambda: self._learner.begin(self._meta, info)))
 
-    def _observe(self, codec: StateCodec, packed: PackedState, support: Support) -> PackedState:
+    def observe(self, codec: StateCodec, packed: PackedState, support: Support) -> PackedState:
         """Let the learner see one support set; then the support set is destroyed."""
-        given = Support(self._embedded(support.images), support.labels)
+        given = Support(self._shown(support.images), support.labels)
         state = self._call("observe", lambda: self._learner.observe(codec.unpack(packed), given))
         packed = codec.pack(state)
         for tensor in (support.images, given.images, given.labels):
             _destroy(tensor)
         return packed
 
-    def _predict(
+    def predict(
         self, codec: StateCodec, packed: PackedState, info: TaskInfo, images: Shaped[Tensor, "targets *shape"]
     ) -> Float[Tensor, "targets labels"]:
-        embedded = self._embedded(images)
+        """Ask for the logits of some targets."""
+        embedded = self._shown(images)
         logits = self._call("predict", lambda: self._learner.predict(codec.unpack(packed), embedded))
-        _require_logits(self._learner, logits, len(images), info.labels)
+        require_logits(type(self._learner).__name__, logits, len(images), info.labels)
         return logits.detach().cpu().clone()
 
-    def _embedded(self, images: Shaped[Tensor, "n *shape"]) -> Shaped[Tensor, "n *features"]:
-        """Embed images that have not been embedded already."""
+    def embed(self, images: Shaped[Tensor, "n *shape"]) -> Shaped[Tensor, "n *features"]:
+        """Ask for what the learner wants to see instead of these images."""
         learner = self._learner
-        if self._embedded_before or not isinstance(learner, FixedEmbedding):
+        if not isinstance(learner, FixedEmbedding):
             return images
         return self._call("embed", lambda: learner.embed(self._meta, images))
 
-    def _require_separate_answers(
-        self,
-        codec: StateCodec,
-        packed: PackedState,
-        info: TaskInfo,
-        images: Shaped[Tensor, "targets *shape"],
-        together: Float[Tensor, "targets labels"],
-    ) -> None:
-        """Refuse a learner whose answer for an image depends on the other images, unless it says so."""
-        some = torch.arange(0, len(images), 2)
-        alone = self._predict(codec, packed, info, images[some])
-        difference = float((alone - together[some]).nan_to_num(0, 0, 0).abs().max())
-        scale = max(1.0, float(together.nan_to_num(0, 0, 0).abs().max()))
-        if difference > _TOLERANCE * scale:
-            name = type(self._learner).__name__
-            raise DataFlowError(
-                f"{name}.predict gives other answers when half of the targets are left out (logits differ by "
-                f"{difference:.3g}); it looks at targets jointly. Declare transductive = True, or predict each alone."
-            )
+    def require_unchanged_weights(self) -> None:
+        """Refuse a learner that wrote to its learned weights, in whatever task."""
+        self._guard.require_unchanged_weights()
+
+    def _shown(self, images: Shaped[Tensor, "n *shape"]) -> Shaped[Tensor, "n *features"]:
+        """Embed images that have not been embedded already."""
+        return images if self._embedded_before else self.embed(images)
+
+    def _call(self, name: str, function: Callable[[], T]) -> T:
+        with self._guard.watching(name):
+            return function()
 
 
 class TrustingRun:
@@ -156,12 +151,46 @@ class TrustingRun:
                 answers.append(self._learner.predict(state, self._shown(targets())).argmax(dim=1))
         images = targets()
         logits = self._learner.predict(state, self._shown(images))
-        _require_logits(self._learner, logits, len(images), info.labels)
+        require_logits(type(self._learner).__name__, logits, len(images), info.labels)
         unmeasured = [0] * (info.nss + 1)
         return Outcome(logits.detach().cpu(), unmeasured, unmeasured, answers, time.perf_counter() - start)
 
     def _shown(self, images: Shaped[Tensor, "n *shape"]) -> Shaped[Tensor, "n *features"]:
         return images if self._embed is None else self._embed(self._meta, images)
+
+
+def observe_all(
+    observe: Callable[[PackedState, Support], PackedState],
+    first: PackedState,
+    supports: Iterable[Support],
+    ask: Callable[[PackedState], Tensor] | None,
+) -> tuple[list[PackedState], list[Tensor]]:
+    """Go through the support sets; return the states at all boundaries, and the labels that `ask` gives after each."""
+    states, answers = [first], []
+    for support in supports:
+        states.append(observe(states[-1], support))
+        del support
+        if ask is not None:
+            answers.append(ask(states[-1]).argmax(dim=1))
+    return states, answers
+
+
+def require_separate_answers(
+    name: str,
+    predict: Callable[[Tensor], Tensor],
+    images: Shaped[Tensor, "targets *shape"],
+    together: Float[Tensor, "targets labels"],
+) -> None:
+    """Refuse a learner whose answer for an image depends on the other images, unless it says so."""
+    some = torch.arange(0, len(images), 2)
+    alone = predict(images[some])
+    difference = float((alone - together[some]).nan_to_num(0, 0, 0).abs().max())
+    scale = max(1.0, float(together.nan_to_num(0, 0, 0).abs().max()))
+    if difference > _TOLERANCE * scale:
+        raise DataFlowError(
+            f"{name}.predict gives other answers when half of the targets are left out (logits differ by "
+            f"{difference:.3g}); it looks at targets jointly. Declare transductive = True, or predict each alone."
+        )
 
 
 def _destroy(tensor: Tensor) -> None:
@@ -173,9 +202,8 @@ def _destroy(tensor: Tensor) -> None:
             tensor.fill_(0 if tensor.dtype in (torch.bool, torch.uint8) else -1)
 
 
-def _require_logits(learner: Learner, logits: object, targets: int, labels: int) -> None:
+def require_logits(name: str, logits: object, targets: int, labels: int) -> None:
     """Refuse answers of the wrong shape. NaN is an answer, and wrong: who diverges is scored, not excused."""
-    name = type(learner).__name__
     if not isinstance(logits, Tensor) or tuple(logits.shape) != (targets, labels) or not logits.is_floating_point():
         got = f"{logits.dtype} {tuple(logits.shape)}" if isinstance(logits, Tensor) else type(logits).__name__
         raise LearnerError(f"{name}.predict gave {got}; float logits of shape {(targets, labels)} are needed")

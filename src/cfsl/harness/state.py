@@ -16,18 +16,21 @@ from cfsl.errors import DataFlowError
 from cfsl.learners.base import Meta, State, TaskInfo
 
 _NUMBER_BYTES = 8
+_LONGEST_KEY = 64
+INFO = object()
+"""Stands for what the learner was told about the task."""
 _BOOKKEEPING = frozenset({torch.bool, torch.int16, torch.int32, torch.int64})
 
 
 @dataclass(frozen=True)
-class _Reference:
+class WeightReference:
     """A tensor of the learned weights, by its path."""
 
     path: str
 
 
 @dataclass(frozen=True)
-class _Bytes:
+class PackedTensor:
     """A tensor of the state's own."""
 
     content: bytearray
@@ -69,12 +72,18 @@ class StateCodec:
         if isinstance(node, Tensor):
             return self._packed_tensor(node)
         if isinstance(node, dict):
-            return {key: self._packed(value, f"{where}[{key!r}]") for key, value in node.items()}
+            return {
+                self._packed_key(key, where): self._packed(value, f"{where}[{key!r}]") for key, value in node.items()
+            }
         if isinstance(node, list | tuple):
             return type(node)([self._packed(value, f"{where}[{i}]") for i, value in enumerate(node)])
-        if node is None or node is self._info or (isinstance(node, TaskInfo) and node == self._info):
+        if node is None:
             return node
+        if type(node) is TaskInfo and node == self._info:
+            return INFO
         if type(node) in (bool, int, float):
+            if not -(2**63) <= node < 2**63 and type(node) is int:
+                raise DataFlowError(f"{where} is a number of {node.bit_length()} bits; a state holds numbers of 64")
             self._count(_NUMBER_BYTES, bookkeeping=True)
             return node
         raise DataFlowError(
@@ -82,23 +91,33 @@ class StateCodec:
             f"Keep tensors, or learned weights and the task's info as they were given."
         )
 
-    def _packed_tensor(self, tensor: Tensor) -> _Reference | _Bytes:
+    def _packed_key(self, key: Any, where: str) -> Any:
+        """Let names be names: a key that is none, or is as long as data, is refused."""
+        if type(key) not in (str, int) or len(str(key)) > _LONGEST_KEY:
+            raise DataFlowError(
+                f"{where} has the key {str(key)[:20]!r}; keys are names of up to {_LONGEST_KEY} letters"
+            )
+        return key
+
+    def _packed_tensor(self, tensor: Tensor) -> WeightReference | PackedTensor:
         path = self._path_of.get(_address(tensor))
         if path is not None:
-            return _Reference(path)
+            return WeightReference(path)
         plain = tensor.detach().cpu().contiguous()
         content = bytearray(plain.view(-1).view(torch.uint8).numpy().tobytes()) if plain.numel() else bytearray()
         self._count(len(content), bookkeeping=plain.dtype in _BOOKKEEPING)
-        return _Bytes(content, plain.dtype, tuple(plain.shape))
+        return PackedTensor(content, plain.dtype, tuple(plain.shape))
 
     def _count(self, size: int, *, bookkeeping: bool) -> None:
         self._total += size
         self._bookkeeping += size if bookkeeping else 0
 
     def _unpacked(self, node: Any) -> Any:
-        if isinstance(node, _Reference):
+        if isinstance(node, WeightReference):
             return self._meta[node.path]
-        if isinstance(node, _Bytes):
+        if node is INFO:
+            return self._info
+        if isinstance(node, PackedTensor):
             if not node.content:
                 return torch.empty(node.shape, dtype=node.dtype, device=self._info.device)
             tensor = torch.frombuffer(bytearray(node.content), dtype=node.dtype).view(node.shape)

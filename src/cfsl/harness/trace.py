@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,3 +28,21 @@ class Trace:
     """The label each target would get after each support set, or None if that was not asked for."""
     seen: Int64[np.ndarray, " sets"] | None = None
     """How many groups (instance test: support sets) had been shown after each support set."""
+
+
+def joined(traces: Sequence[Trace]) -> Trace:
+    """Put traces of the same spec together, in this order."""
+    first = traces[0]
+    progressive = None
+    if first.progressive is not None:
+        progressive = np.concatenate([t.progressive for t in traces if t.progressive is not None])
+    return Trace(
+        logits=np.concatenate([trace.logits for trace in traces]),
+        labels=np.concatenate([trace.labels for trace in traces]),
+        groups=np.concatenate([trace.groups for trace in traces]),
+        state_bytes=np.concatenate([trace.state_bytes for trace in traces]),
+        bookkeeping_bytes=np.concatenate([trace.bookkeeping_bytes for trace in traces]),
+        support_bytes=first.support_bytes,
+        progressive=progressive,
+        seen=first.seen,
+    )

@@ -20,6 +20,8 @@ import torch
 from jaxtyping import Float, Float32, Int64, Shaped
 from torch import Tensor
 
+from cfsl.spec import TaskSpec
+
 Meta: TypeAlias = Mapping[str, Any]
 """A tree of tensors: the learned weights."""
 State: TypeAlias = Any
@@ -91,3 +93,22 @@ class FixedEmbedding(Protocol):
     def embed(self, meta: Meta, images: Float32[Tensor, "n channels height width"]) -> Float[Tensor, "n *features"]:
         """Return what the learner keeps looking at instead of the images; each image on its own."""
         ...
+
+
+@runtime_checkable
+class ShapedByTask(Protocol):
+    """A learner whose weights fit one shape of task: so many labels, so many support sets."""
+
+    def init_for(self, image_shape: tuple[int, int, int], task: TaskSpec, generator: torch.Generator) -> Meta:
+        """Draw first weights for tasks of this shape."""
+        ...
+
+
+def first_weights(learner: Any, image_shape: tuple[int, int, int], task: TaskSpec, generator: torch.Generator) -> Meta:
+    """Draw the first weights of any learner; one that has no weights gets none."""
+    if isinstance(learner, ShapedByTask):
+        return learner.init_for(image_shape, task, generator)
+    if not hasattr(learner, "init"):
+        return {}
+    meta: Meta = learner.init(image_shape, generator)
+    return meta

@@ -31,6 +31,12 @@ class MultiProto(FrozenSpec):
     kind: Literal["multiproto"] = "multiproto"
     net: Net = conv4(64, "conv-act-norm")
     metric: Metric = "euclidean"
+    norm: Literal["running", "batch"] = "running"
+
+    @property
+    def transductive(self) -> bool:
+        """Whether targets are normalised by their own statistics."""
+        return self.norm == "batch"
 
     def init(self, image_shape: ImageShape, generator: torch.Generator) -> Meta:
         """Draw first weights: those of ProtoNets."""
@@ -72,11 +78,13 @@ class MultiProto(FrozenSpec):
         """Add up, in the exponent, the closeness to all prototypes of a label."""
         prototypes = state["sums"] / state["counts"][:, None]
         close = state["scale"] * closeness(images, prototypes, self.metric)
-        largest = close.max(dim=1, keepdim=True).values
-        sums = close.new_zeros(len(images), state["info"].labels)
-        sums = sums.index_add(1, state["labels"], (close - largest).exp())
-        logits: Tensor = sums.log() + largest
+        labels = state["labels"].expand_as(close)
+        nothing = close.new_full((len(images), state["info"].labels), float("-inf"))
+        largest = nothing.scatter_reduce(1, labels, close, "amax")
+        known = torch.where(largest.isfinite(), largest, 0)
+        sums = torch.zeros_like(known).scatter_add(1, labels, (close - known.gather(1, labels)).exp())
+        logits: Tensor = sums.log() + known
         return logits
 
     def _protonet(self) -> ProtoNet:
-        return ProtoNet(net=self.net, metric=self.metric)
+        return ProtoNet(net=self.net, metric=self.metric, norm=self.norm)

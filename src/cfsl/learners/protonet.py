@@ -6,6 +6,10 @@ few-shot learning in Antoniou et al. 2020, appendix A.
 Where it departs from the published CFSL code: prototypes are means over all support sets (that code keeps the last
 image only); support sets are embedded one at a time, with running statistics of batch norm; the default metric is the
 squared Euclidean distance of the paper (that code has the dot product, here metric="dot").
+
+norm="batch" is the batch norm of that code: each support set, and all targets together, are normalised by statistics of
+their own, so an answer depends on the other targets (`transductive`). A batch norm that gets a single value a channel
+has no variance to divide by: there and then it uses the running statistics.
 """
 
 from __future__ import annotations
@@ -22,7 +26,7 @@ from cfsl.learners.base import Meta, Moment, State, Support, TaskInfo
 from cfsl.learners.metric import Metric, closeness
 from cfsl.nets.base import ImageShape
 from cfsl.nets.convnet import conv4
-from cfsl.nets.layers import Params, Stats
+from cfsl.nets.layers import Params, Stats, in_layout_of, norm_where_possible
 from cfsl.nets.registry import Net
 from cfsl.spec import FrozenSpec
 
@@ -33,6 +37,12 @@ class ProtoNet(FrozenSpec):
     kind: Literal["protonet"] = "protonet"
     net: Net = conv4(64, "conv-act-norm")
     metric: Metric = "euclidean"
+    norm: Literal["running", "batch"] = "running"
+
+    @property
+    def transductive(self) -> bool:
+        """Whether targets are normalised by their own statistics."""
+        return self.norm == "batch"
 
     def init(self, image_shape: ImageShape, generator: torch.Generator) -> Meta:
         """Draw first weights."""
@@ -40,8 +50,12 @@ class ProtoNet(FrozenSpec):
         return {"params": params | {"scale": torch.tensor(_FIRST_SCALE[self.metric])}, "stats": stats}
 
     def embed(self, meta: Meta, images: Float32[Tensor, "n channels height width"]) -> Float[Tensor, "n features"]:
-        """f(x), equation 1: each image on its own."""
-        return self.net.features(meta["params"], meta["stats"], images, norm="running")
+        """f(x), equation 1: each image on its own, or with norm="batch" as one batch."""
+        if self.norm == "running":
+            return self.net.features(meta["params"], meta["stats"], images, norm="running")
+        return self.net.forward(
+            meta["params"], norm_where_possible(meta["params"], meta["stats"], {}), in_layout_of(meta["params"], images)
+        )
 
     def begin(self, meta: Meta, info: TaskInfo) -> State:
         """No class has been seen."""
@@ -95,7 +109,7 @@ class ProtoNet(FrozenSpec):
         """Average over which image of each class is its prototype."""
         grouped = features[torch.argsort(labels, stable=True)].view(int(labels.max()) + 1, -1, features.shape[1])
         classes, drawings, _ = grouped.shape
-        answers = torch.arange(classes).repeat_interleave(drawings - 1)
+        answers = torch.arange(classes, device=features.device).repeat_interleave(drawings - 1)
         losses = []
         for turn in range(drawings):
             others = [i for i in range(drawings) if i != turn]

@@ -17,8 +17,9 @@ class LearnerEntry:
     what: str
     place: str
     """module:function or module:class, called without arguments for the paper's settings."""
-    training: Literal["none", "random", "tasks", "pretraining"]
-    """Where its weights come from: it has none, they stay random, or they are learned on tasks or shuffled images."""
+    training: Literal["none", "random", "tasks", "meta", "pretraining"]
+    """Where its weights come from: it has none, they stay random, or they are learned: on one-shot tasks of any shape,
+    on tasks of the very shape to be learned ("meta"), or on shuffled images."""
     cite: str
 
     def build(self, **changes: Any) -> Any:
@@ -36,6 +37,9 @@ LEARNERS: Mapping[str, LearnerEntry] = {
     "protonet": LearnerEntry("nearest class mean, embedded", "cfsl.learners.protonet:ProtoNet", "tasks", "snell2017"),
     "multiproto": LearnerEntry(
         "ProtoNets that keep a mean per class group", "cfsl.learners.multiproto:MultiProto", "tasks", "snell2017"
+    ),
+    "protonet_replay": LearnerEntry(
+        "ProtoNets that replay embedded images", "cfsl.learners.protonet_replay:ProtoNetReplay", "tasks", "kowadlo2022"
     ),
     "joint": LearnerEntry(
         "ProtoNets that see all support sets at once: an upper bound that breaks the law",
@@ -61,6 +65,30 @@ LEARNERS: Mapping[str, LearnerEntry] = {
         "cfsl.learners.replay:pretrain_tune_replay",
         "pretraining",
         "kowadlo2022",
+    ),
+    "maml_low": LearnerEntry(
+        "MAML++ Low-End: a whole Conv-4 adapts by learned steps",
+        "cfsl.learners.maml_low:MamlLow",
+        "meta",
+        "antoniou2019",
+    ),
+    "maml_high": LearnerEntry(
+        "MAML++ High-End: a small net adapts on a fixed deep embedding",
+        "cfsl.learners.maml_high:MamlHigh",
+        "meta",
+        "antoniou2019sca",
+    ),
+    "sca": LearnerEntry(
+        "MAML++ High-End and a step on the targets by a learned loss",
+        "cfsl.learners.sca:Sca",
+        "meta",
+        "antoniou2019sca",
+    ),
+    "anil": LearnerEntry(
+        "a linear head adapts on a fixed embedding by learned steps", "cfsl.learners.anil:Anil", "meta", "raghu2020"
+    ),
+    "proto_maml": LearnerEntry(
+        "MAML++ whose head starts at prototypes", "cfsl.learners.proto_maml:ProtoMaml", "meta", "triantafillou2020"
     ),
 }
 

@@ -39,7 +39,7 @@ from torch.nn import functional
 from cfsl.errors import LearnerError, lookup
 from cfsl.learners.base import Meta, State, Support, TaskInfo
 from cfsl.nets import ImageShape, Net, Params, Stats, conv4
-from cfsl.nets.layers import BatchNorm, Norm, batch_norm, moved_stats, running_norm
+from cfsl.nets.layers import BatchNorm, Norm, moved_stats, norm_where_possible, running_norm
 from cfsl.spec import Count, FrozenSpec
 
 Penalty: TypeAlias = Callable[[Mapping[str, Tensor]], Float[Tensor, ""]]
@@ -188,7 +188,7 @@ class Tune(FrozenSpec):
         """Return the batch norm of a gradient step; it writes the statistics that it measures into `seen`."""
         if self.norm == "running":
             return running_norm(state["scales"], state["stats"])
-        return _norm_by_batch(state["scales"], state["stats"], seen)
+        return norm_where_possible(state["scales"], state["stats"], seen)
 
     def _classified(
         self, state: State, weights: Mapping[str, Tensor], norm: Norm, images: Shaped[Tensor, "n *shape"]
@@ -239,14 +239,3 @@ def _drawn_head(features: int, info: TaskInfo) -> Params:
     """Draw a head with Xavier uniform weights and no bias."""
     weight = nn.init.xavier_uniform_(torch.empty(info.labels, features), generator=info.generator())
     return {"head.weight": weight.to(info.device), "head.bias": torch.zeros(info.labels, device=info.device)}
-
-
-def _norm_by_batch(scales: Params, stats: Stats, seen: Stats) -> Norm:
-    """Normalise by the batch wherever it has at least two values a channel."""
-    by_batch, by_stats = batch_norm(scales, seen), running_norm(scales, stats)
-
-    def norm(name: str, maps: Tensor) -> Tensor:
-        single = maps.numel() <= maps.shape[1]
-        return by_stats(name, maps) if single else by_batch(name, maps)
-
-    return norm

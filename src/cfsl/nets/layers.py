@@ -146,6 +146,17 @@ def batch_norm(params: Mapping[str, Tensor], seen: Stats) -> Norm:
     return norm
 
 
+def norm_where_possible(params: Mapping[str, Tensor], stats: Mapping[str, Tensor], seen: Stats) -> Norm:
+    """Normalise by the batch wherever it has at least two values a channel, and by the given statistics elsewhere."""
+    by_batch, by_stats = batch_norm(params, seen), running_norm(params, stats)
+
+    def norm(name: str, maps: Tensor) -> Tensor:
+        single = maps.numel() <= maps.shape[1]
+        return by_stats(name, maps) if single else by_batch(name, maps)
+
+    return norm
+
+
 def moved_stats(stats: Mapping[str, Tensor], seen: Mapping[str, Tensor], momentum: float) -> Stats:
     """Return running statistics moved by `momentum` towards those of a batch."""
     return {name: old + momentum * (seen[name] - old) for name, old in stats.items()}

@@ -45,7 +45,7 @@ def measurements(trace: Trace) -> dict[str, Any]:
     return measured
 
 
-def environment() -> dict[str, Any]:
+def environment(device: str = "cpu") -> dict[str, Any]:
     """Return what ran the code: versions and hardware, no names of machines or people."""
     import numpy
     import torch
@@ -56,9 +56,24 @@ def environment() -> dict[str, Any]:
         "numpy": numpy.__version__,
         "python": platform.python_version(),
         "machine": platform.machine(),
-        "threads": torch.get_num_threads(),
+        "processor": processor(device),
+        "device": device,
         "cores": os.cpu_count(),
     }
+
+
+def processor(device: str) -> str:
+    """Name the hardware that computed, so that times can be compared."""
+    import torch
+
+    if device == "cuda":
+        return torch.cuda.get_device_name()
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()
 
 
 def write_card(path: Path, card: dict[str, Any]) -> None:

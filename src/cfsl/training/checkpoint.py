@@ -9,11 +9,12 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor
 
 from cfsl.errors import CheckpointError
 from cfsl.files import written_whole
+from cfsl.nets import in_channels_last
 
 FORMAT = "cfsl-checkpoint-1"
 
@@ -25,7 +26,7 @@ def write_checkpoint(path: Path, tensors: Mapping[str, Tensor], notes: Mapping[s
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with written_whole(path) as part:
-            save_file(plain, part, metadata)
+            part.write_bytes(save(plain, metadata))  # save_file has a temporary file of its own, which a kill leaves
     except (OSError, SafetensorError) as error:
         raise CheckpointError(f"{path} cannot be written: {error}. Earlier checkpoints are untouched.") from error
 
@@ -69,7 +70,7 @@ def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
 
 
 def restore_optimizer(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> None:
-    """Give an optimizer its memory back."""
+    """Give an optimizer its memory back, in the layout of its weights and on their device."""
     saved = optimizer.state_dict()
-    saved["state"] = {int(i): slots for i, slots in unflatten(tensors, "optimizer").items()}
+    saved["state"] = {int(i): in_channels_last(slots) for i, slots in unflatten(tensors, "optimizer").items()}
     optimizer.load_state_dict(saved)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from math import cos, pi
+from math import cos, isfinite, pi
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +15,13 @@ from torch import Tensor
 from cfsl.data.store import Dataset
 from cfsl.data.tasks import Tasks
 from cfsl.errors import CheckpointError, LearnerError
+from cfsl.harness.devices import require_device
 from cfsl.harness.evaluate import evaluate
+from cfsl.harness.macs import counting_macs
 from cfsl.harness.state import flatten
+from cfsl.harness.workers import threads as on_threads
 from cfsl.learners.base import Learner, Meta
+from cfsl.learners.maml_fast import accelerated
 from cfsl.metrics.accuracy import summarise, task_accuracies
 from cfsl.nets import in_channels_last
 from cfsl.training.checkpoint import (
@@ -27,25 +31,11 @@ from cfsl.training.checkpoint import (
     unflatten,
     write_checkpoint,
 )
+from cfsl.training.events import Epoch, Event, Saved, Started, Update, Watcher
 from cfsl.training.objective import Objective, objective_of
 from cfsl.training.spec import Schedule, Training
 
 LAST = "last.safetensors"
-
-
-@dataclass
-class Epoch:
-    """What one epoch gave."""
-
-    epoch: int
-    loss: float
-    accuracy: float
-    """On the validation tasks."""
-    seconds: float
-
-
-Watcher = Callable[[int, float, "Epoch | None"], None]
-"""Called after every update with (updates so far, loss, the epoch if it has just ended)."""
 
 
 @dataclass
@@ -64,34 +54,74 @@ class _Run:
         return {"params": {**self.params, **self.average}, "stats": self.stats}
 
 
+def _nobody(event: Event) -> None:
+    """Watch nothing."""
+
+
 def train(
-    learner: Learner, training: Training, data: Dataset, folder: Path, watch: Watcher | None = None
+    learner: Learner,
+    training: Training,
+    data: Dataset,
+    folder: Path,
+    watch: Watcher = _nobody,
+    device: str = "cpu",
+    threads: int = 1,
+    accelerate: bool = True,
 ) -> list[Epoch]:
-    """Train, or go on with a run that was stopped, and return the history; see `best_weights(folder)`."""
-    objective = objective_of(learner, training, data)
+    """Train, or go on with a run that was stopped, and return the history; see `best_weights(folder)`.
+
+    Weights, optimizer and batches live on the device. A run may go on on another one; only on the same, and with as
+    many threads, are its bits those of a run that was never stopped. `accelerate` trains by the faster twin of a
+    learner, if there is one (see `maml_fast.py`): the same up to rounding, hence no part of the identity of a run.
+    """
+    require_device(device)
     identity = _identity(learner, training, data)
-    run = _begin(objective, training)
+    twin = accelerated(learner, device) if accelerate and not training.iid else learner
+    with on_threads(threads):
+        about = {
+            "identity": identity,
+            "step_macs": _step_macs(objective_of(learner, training, data)),
+            "ran": {"device": device, "threads": threads, "accelerated": twin is not learner},
+        }
+        return _trained(twin, about, training, data, folder, watch)
+
+
+def _trained(
+    learner: Learner, about: dict[str, Any], training: Training, data: Dataset, folder: Path, watch: Watcher
+) -> list[Epoch]:
+    device = about["ran"]["device"]
+    objective = objective_of(learner, training, data)
+    run = _begin(objective, training, device)
     if (folder / LAST).exists():
-        _resume(run, folder / LAST, identity)
+        _resume(run, folder / LAST, about["identity"])
     validation = Tasks(data, training.validation, split="val", numbers=range(training.validation_tasks))
     schedule = training.schedule
+    _tidy(folder, run.history, schedule.keep)
+    watch(Started(run.update, run.history[-1].accuracy if run.history else None))
     while run.update < schedule.total and not _is_out_of_patience(run, schedule):
         epoch = _one_epoch(run, objective, schedule, watch)
-        epoch.accuracy = _accuracy(learner, run.learned(), validation)
+        epoch.accuracy = _accuracy(learner, run.learned(), validation, device)
         run.history.append(epoch)
-        _save(run, folder, identity, schedule.keep)
-        if watch is not None:
-            watch(run.update, epoch.loss, epoch)
+        watch(epoch)
+        _save(run, folder, about, schedule.keep)
+        watch(Saved(epoch, run.update))
     return run.history
+
+
+def best_epochs(folder: Path, count: int) -> list[int]:
+    """Return the best epochs of a training folder by validation accuracy, best first."""
+    _, notes = read_checkpoint(folder / LAST)
+    keep = notes["identity"]["training"]["schedule"]["keep"]
+    kept = _best_epochs([Epoch(**epoch) for epoch in notes["history"]], keep)
+    if len(kept) < count:
+        made = len(notes["history"])
+        raise CheckpointError(f"{folder} keeps {len(kept)} epochs (the best {keep} of {made}), not {count}")
+    return kept[:count]
 
 
 def best_weights(folder: Path, rank: int = 0) -> Meta:
     """Return the weights of the best epoch by validation accuracy (or the next best, by rank)."""
-    _, notes = read_checkpoint(folder / LAST)
-    best = _best_epochs([Epoch(**epoch) for epoch in notes["history"]], rank + 1)
-    if len(best) <= rank:
-        raise CheckpointError(f"{folder} has {len(best)} epochs, not {rank + 1}")
-    return read_weights(folder / _epoch_file(best[rank]))
+    return read_weights(folder / _epoch_file(best_epochs(folder, rank + 1)[rank]))
 
 
 def read_weights(path: Path) -> Meta:
@@ -105,14 +135,29 @@ def read_weights(path: Path) -> Meta:
     return {"params": in_channels_last(meta["params"]), "stats": meta["stats"]}
 
 
-def _begin(objective: Objective, training: Training) -> _Run:
+def _begin(objective: Objective, training: Training, device: str = "cpu") -> _Run:
+    """Draw first weights on the CPU, where they are the same for every device, and move them."""
     meta = objective.init(torch.Generator().manual_seed(training.seed))
-    params = in_channels_last(meta["params"])
+    params = _on(in_channels_last(meta["params"]), device)
     for tensor in params.values():
         tensor.requires_grad_()
     schedule = training.schedule
     average = {name: tensor.detach().clone() for name, tensor in params.items()} if schedule.average else {}
-    return _Run(params, dict(meta["stats"]), average, _optimizer(list(params.values()), schedule))
+    return _Run(params, _on(meta["stats"], device), average, _optimizer(list(params.values()), schedule))
+
+
+def _step_macs(objective: Objective) -> int:
+    """Count the multiply-accumulates of one update, forward and backward; all updates have the same shapes."""
+    meta = objective.init(torch.Generator().manual_seed(0))
+    params = {name: tensor.requires_grad_() for name, tensor in meta["params"].items()}
+    with counting_macs() as counted:
+        loss, _ = objective.loss(params, dict(meta["stats"]), 0)
+        torch.autograd.grad(loss, list(params.values()), allow_unused=True)
+    return counted.total
+
+
+def _on(tensors: Mapping[str, Tensor], device: str | torch.device) -> dict[str, Tensor]:
+    return {name: tensor.to(device) for name, tensor in tensors.items()}
 
 
 def _optimizer(params: list[Tensor], schedule: Schedule) -> torch.optim.Optimizer:
@@ -129,12 +174,13 @@ def learning_rate(schedule: Schedule, update: int) -> float:
     return schedule.rate * warm * falling
 
 
-def _one_epoch(run: _Run, objective: Objective, schedule: Schedule, watch: Watcher | None) -> Epoch:
+def _one_epoch(run: _Run, objective: Objective, schedule: Schedule, watch: Watcher) -> Epoch:
     start, losses = time.perf_counter(), []
     for _ in range(schedule.updates):
+        rate = learning_rate(schedule, run.update)
         losses.append(_one_update(run, objective, schedule))
-        if watch is not None and len(losses) < schedule.updates:
-            watch(run.update, losses[-1], None)
+        per_second = schedule.batch * len(losses) / (time.perf_counter() - start)
+        watch(Update(run.update, losses[-1], rate, per_second))
     seconds = time.perf_counter() - start
     return Epoch(len(run.history), sum(losses) / len(losses), float("nan"), seconds)
 
@@ -152,14 +198,14 @@ def _one_update(run: _Run, objective: Objective, schedule: Schedule) -> float:
             averaged.lerp_(run.params[name], 1 - schedule.average)
     run.update += 1
     value = float(loss.detach())
-    if value != value:
-        raise LearnerError(f"the loss became NaN at update {run.update}; lower the learning rate")
+    if not isfinite(value):
+        raise LearnerError(f"the loss became {value} at update {run.update}; lower the learning rate")
     return value
 
 
-def _accuracy(learner: Learner, meta: Meta, validation: Tasks) -> float:
+def _accuracy(learner: Learner, meta: Meta, validation: Tasks, device: str) -> float:
     weights = {part: {name: t.detach() for name, t in tree.items()} for part, tree in meta.items()}
-    return summarise(task_accuracies(evaluate(learner, validation, weights, law=False))).mean
+    return summarise(task_accuracies(evaluate(learner, validation, weights, law=False, device=device))).mean
 
 
 def _is_out_of_patience(run: _Run, schedule: Schedule) -> bool:
@@ -179,9 +225,9 @@ def _epoch_file(epoch: int) -> str:
     return f"epoch-{epoch:04d}.safetensors"
 
 
-def _save(run: _Run, folder: Path, identity: dict[str, Any], keep: int) -> None:
+def _save(run: _Run, folder: Path, about: dict[str, Any], keep: int) -> None:
     """Write the epoch's weights, then the file that resuming reads, then remove what is no longer needed."""
-    notes = {"identity": identity, "update": run.update, "history": [vars(epoch) for epoch in run.history]}
+    notes = about | {"update": run.update, "history": [vars(epoch) for epoch in run.history]}
     best = _best_epochs(run.history, keep)
     newest = run.history[-1].epoch
     if newest in best:
@@ -191,8 +237,14 @@ def _save(run: _Run, folder: Path, identity: dict[str, Any], keep: int) -> None:
     everything |= {f"stats/{name}": tensor for name, tensor in run.stats.items()}
     everything |= {f"average/{name}": tensor for name, tensor in run.average.items()}
     write_checkpoint(folder / LAST, everything | optimizer_tensors(run.optimizer), notes)
-    for path in folder.glob("epoch-*.safetensors"):
-        if path.name not in {_epoch_file(epoch) for epoch in best}:
+    _tidy(folder, run.history, keep)
+
+
+def _tidy(folder: Path, history: list[Epoch], keep: int) -> None:
+    """Remove epochs that are no longer among the best, and what a killed process was writing."""
+    kept = {_epoch_file(epoch) for epoch in _best_epochs(history, keep)}
+    for path in [*folder.glob("epoch-*.safetensors"), *folder.glob(".*.safetensors.*.part")]:
+        if path.name not in kept:
             path.unlink()
 
 
@@ -209,7 +261,7 @@ def _resume(run: _Run, path: Path, identity: dict[str, Any]) -> None:
             run.params[name].copy_(tensor)
         for name, tensor in unflatten(tensors, "average").items():
             run.average[name].copy_(tensor)
-    run.stats = unflatten(tensors, "stats")
+    run.stats = {name: tensor.to(run.stats[name].device) for name, tensor in unflatten(tensors, "stats").items()}
     restore_optimizer(run.optimizer, tensors)
     run.update = notes["update"]
     run.history = [Epoch(**epoch) for epoch in notes["history"]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -13,7 +14,7 @@ from torch.nn import functional
 from cfsl.data.store import Dataset
 from cfsl.data.tasks import TaskBatch, Tasks
 from cfsl.errors import LearnerError
-from cfsl.learners.base import Meta, Moment
+from cfsl.learners.base import Meta, Moment, first_weights
 from cfsl.nets.base import ImageShape, NetSpec
 from cfsl.nets.layers import Params, Stats
 from cfsl.sampling.philox import Stream
@@ -25,11 +26,7 @@ _EPOCH_OF_TASKS = 2**40
 
 
 class Episodic(Protocol):
-    """A learner that can be trained on tasks."""
-
-    def init(self, image_shape: ImageShape, generator: torch.Generator) -> Meta:
-        """Draw first weights."""
-        ...
+    """A learner that can be trained on tasks; its first weights come from `first_weights`."""
 
     def episode_loss(
         self, params: Params, stats: Stats, batch: TaskBatch, *, turns: bool, moment: Moment
@@ -81,6 +78,15 @@ def _generator(training: Training, purpose: str, update: int) -> torch.Generator
     return torch.Generator().manual_seed(int(words[0]) << 31 ^ int(words[1]))
 
 
+def _device_of(params: Params) -> torch.device:
+    """Return where the weights are: the data goes there."""
+    return next(iter(params.values())).device
+
+
+def _moved(batch: TaskBatch, device: torch.device) -> TaskBatch:
+    return replace(batch, **{name: value.to(device) for name, value in vars(batch).items() if name != "numbers"})
+
+
 class _Episodes:
     """Tasks of the training split; update u takes the tasks u x batch, u x batch + 1, ..."""
 
@@ -90,15 +96,14 @@ class _Episodes:
         self._tasks = Tasks(data, training.episodes, split="train", seed=training.seed, numbers=range(_EPOCH_OF_TASKS))
 
     def init(self, generator: torch.Generator) -> Meta:
-        return self._learner.init(self._shape, generator)
+        return first_weights(self._learner, self._shape, self._training.episodes, generator)
 
     def loss(self, params: Params, stats: Stats, update: int) -> tuple[Scalar, Stats]:
         schedule, size = self._training.schedule, self._training.schedule.batch
         batch = next(self._tasks[update * size : (update + 1) * size].batches(size))
         moment = Moment(update // schedule.updates, schedule.epochs)
-        return self._learner.episode_loss(
-            params, stats, self._augmented(batch, update), turns=self._training.turns, moment=moment
-        )
+        shown = _moved(self._augmented(batch, update), _device_of(params))
+        return self._learner.episode_loss(params, stats, shown, turns=self._training.turns, moment=moment)
 
     def _augmented(self, batch: TaskBatch, update: int) -> TaskBatch:
         """Augment all images of the tasks at once; a class is a label of one task."""
@@ -109,14 +114,10 @@ class _Episodes:
         generator = _generator(self._training, "augmentation", update)
         images = augment(images, classes, self._training.augmentation, generator)
         cut = len(support_classes)
-        return TaskBatch(
-            numbers=batch.numbers,
+        return replace(
+            batch,
             support_images=images[:cut].view(batch.support_images.shape),
-            support_labels=batch.support_labels,
             target_images=images[cut:].view(batch.target_images.shape),
-            target_labels=batch.target_labels,
-            target_groups=batch.target_groups,
-            covered=batch.covered,
         )
 
 
@@ -144,7 +145,8 @@ class _Pretraining:
         images = torch.from_numpy(self._images.normalised(chosen.numpy().astype(np.int32)))
         labels = self._class_of[chosen]
         images = augment(images, labels, self._training.augmentation, generator)
-        shown = images.to(memory_format=torch.channels_last)
+        labels = labels.to(_device_of(params))
+        shown = images.to(_device_of(params), memory_format=torch.channels_last)
         features, stats = self._learner.net.training_features(params, stats, shown)
         logits = functional.linear(features, params["head.weight"], params["head.bias"])
         return functional.cross_entropy(logits, labels), stats

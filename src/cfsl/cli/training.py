@@ -1,0 +1,159 @@
+"""cfsl train: how learners come to their weights."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cfsl.cli.console import print_event, say, stepping
+from cfsl.cli.learning import Changes, Name, built_learner
+from cfsl.cli.setting import Setting, takes_setting
+from cfsl.errors import CfslError, lookup
+
+if TYPE_CHECKING:
+    from cfsl.spec import TaskSpec
+    from cfsl.training.events import Event, Watcher
+    from cfsl.training.spec import Training
+
+_LOGS = {"none": False, "tensorboard": True}
+_ACCELERATIONS = {"auto": True, "off": False}
+
+
+@takes_setting
+def train(
+    setting: Setting,
+    learner: Name,
+    recipe: Annotated[
+        str, typer.Option(help="'short' (minutes on one core) or 'paper' (the published one).")
+    ] = "short",
+    out: Annotated[Path | None, typer.Option(help="Folder of the run; default: runs/LEARNER-DATA-RECIPE.")] = None,
+    epochs: Annotated[int | None, typer.Option(help="Epochs, instead of the recipe's.", min=1)] = None,
+    updates: Annotated[int | None, typer.Option(help="Updates in an epoch, instead of the recipe's.", min=1)] = None,
+    training_seed: Annotated[int, typer.Option(help="Seed of first weights and training data.", min=0)] = 0,
+    device: Annotated[str, typer.Option(help="Where to train: cpu, cuda or mps.")] = "cpu",
+    threads: Annotated[int, typer.Option(help="Threads; one gives the same bits on every machine.", min=1)] = 1,
+    accelerate: Annotated[
+        str, typer.Option(help="'auto' takes exact fast kernels where there are some (maml_low); or 'off'.")
+    ] = "auto",
+    log: Annotated[str, typer.Option(help="'tensorboard' writes a log to FOLDER/tensorboard, too.")] = "none",
+    changes: Changes = None,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON for programs: an event a line, as it happens.")] = (
+        False
+    ),
+) -> None:
+    """Train a learner, or go on with a run that was stopped; validated on tasks of the given type."""
+    from cfsl.harness.devices import require_device
+    from cfsl.learners.maml_fast import why_not
+    from cfsl.learners.maml_low import MamlLow
+    from cfsl.results.evaluation import described
+    from cfsl.training.loop import train as run_training
+    from cfsl.training.tensorboard import require_tensorboard, tensorboard_log
+
+    require_device(device)
+    logged, fast = lookup(_LOGS, log, "log"), lookup(_ACCELERATIONS, accelerate, "acceleration")
+    if logged:
+        require_tensorboard()
+    built = built_learner(learner, changes)
+    slow = why_not(built, device) if fast and isinstance(built, MamlLow) else None
+    if slow and not json:
+        say(f"not accelerated: {slow}")
+    training = _training(learner, recipe, setting.spec(), {"epochs": epochs, "updates": updates}, training_seed)
+    folder = out or Path("runs") / f"{learner.replace(':', '-')}-{setting.data}-{recipe}"
+    data = setting.open()
+    run = {
+        "learner": {"name": learner, **described(built)},
+        "training": training.model_dump(mode="json"),
+        "data": data.fingerprint,
+        "device": device,
+        "folder": str(folder),
+    }
+    with contextlib.ExitStack() as stack:
+        show = stack.enter_context(stepping(learner, training.schedule.total, "updates"))
+        watchers = [_bar(show, training), _events(run, training) if json else _lines(training)]
+        if logged:
+            watchers.append(stack.enter_context(tensorboard_log(folder, training)))
+
+        def watch(event: Event) -> None:
+            for told in watchers:
+                told(event)
+
+        history = run_training(built, training, data, folder, watch, device, threads, accelerate=fast)
+    best = max(history, key=lambda epoch: epoch.accuracy)
+    if json:
+        print_event({"event": "end", "best_epoch": best.epoch, "accuracy": best.accuracy, "folder": str(folder)})
+        return
+    say(f"best epoch {best.epoch + 1} with {100 * best.accuracy:.2f} % on validation tasks; weights are in {folder}")
+
+
+def _training(learner: str, recipe: str, task: TaskSpec, lengths: dict[str, int | None], seed: int) -> Training:
+    """Return the training that the options describe."""
+    from cfsl.learners.registry import LEARNERS
+    from cfsl.training.recipes import recipe_for
+
+    kind = LEARNERS[learner].training if learner in LEARNERS else "tasks"
+    if kind in ("none", "random"):
+        raise CfslError(f"{learner} is not trained; evaluate it with 'cfsl eval {learner}'")
+    training = recipe_for(recipe, kind, task)
+    wanted = {name: value for name, value in lengths.items() if value is not None}
+    return training.replace(seed=seed, schedule=training.schedule.replace(**wanted))
+
+
+def _unit(training: Training) -> str:
+    return "images" if training.iid else "tasks"
+
+
+def _bar(show: Callable[[int, str], None], training: Training) -> Watcher:
+    """Keep a bar up to date, with the loss, the last validation accuracy and the speed."""
+    from cfsl.training.events import Epoch, Started, Update
+
+    accuracy = ""
+
+    def watch(event: Event) -> None:
+        nonlocal accuracy
+        if isinstance(event, Started | Epoch) and event.accuracy is not None:
+            accuracy = f"val {100 * event.accuracy:.1f} %, "
+        if isinstance(event, Started):
+            show(event.update, accuracy.removesuffix(", "))
+        if isinstance(event, Update):
+            show(event.update, f"loss {event.loss:.3g}, {accuracy}{event.per_second:,.1f} {_unit(training)}/s")
+
+    return watch
+
+
+def _lines(training: Training) -> Watcher:
+    """Print a line for every epoch."""
+    from cfsl.training.events import Saved
+
+    def watch(event: Event) -> None:
+        if isinstance(event, Saved):
+            epoch = event.epoch
+            say(
+                f"epoch {epoch.epoch + 1}/{training.schedule.epochs}: loss {epoch.loss:.3f}, validation accuracy "
+                f"{100 * epoch.accuracy:.2f} %, {epoch.seconds:.0f} s"
+            )
+
+    return watch
+
+
+def _events(run: dict[str, Any], training: Training) -> Watcher:
+    """Print a line of JSON for the start, for every so many updates, and for every epoch that is on disk."""
+    from cfsl.training.events import Reports, Saved, Started, Update
+
+    reports = Reports(training.schedule)
+
+    def watch(event: Event) -> None:
+        if isinstance(event, Started):
+            print_event({"event": "start", **run, "resumed_at": event.update})
+        elif isinstance(event, Saved):
+            print_event({"event": "epoch", **vars(event.epoch), "update": event.update})
+        elif isinstance(event, Update):
+            report = reports.add(event)
+            if report is not None:
+                line = {"event": "update", "update": report.update, "loss": report.loss, "rate": report.rate}
+                print_event(line | {f"{_unit(training)}_per_second": report.per_second})
+
+    return watch

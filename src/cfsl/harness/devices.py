@@ -1,0 +1,20 @@
+"""Where tensors can live on this machine."""
+
+from __future__ import annotations
+
+import torch
+
+from cfsl.errors import SpecError
+
+
+def available_devices() -> list[str]:
+    """Return the names of the devices that this machine has."""
+    there = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    return [name for name, is_there in there.items() if is_there]
+
+
+def require_device(name: str) -> None:
+    """Refuse a device that is not there."""
+    available = available_devices()
+    if name not in available:
+        raise SpecError(f"device '{name}' is not available here; available: {', '.join(available)}")

@@ -1,0 +1,121 @@
+"""The squeeze-and-excite DenseNet of MAML++ High-End, and the small convolutional net that adapts on top of it.
+
+Antoniou and Storkey, "Learning to Learn via Self-Critique" (NeurIPS 2019); sizes as in the code of Antoniou et al.,
+"Defining Benchmarks for Continual Few-Shot Learning" (2020). Huang et al., "Densely Connected Convolutional Networks"
+(CVPR 2017); Hu, Shen and Sun, "Squeeze-and-Excitation Networks" (CVPR 2018), here without a bottleneck: one linear
+layer from the channels' means to a factor between 0 and 1 for each channel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from cfsl.nets.base import Features, Images, ImageShape, NetSpec, halved
+from cfsl.nets.layers import BatchNorm, Conv, Init, Layer, Linear, Norm, conv, pool
+from cfsl.spec import Count
+
+SLOPE = 0.01
+
+
+class DenseNet(NetSpec):
+    """A stem, then stages of blocks that each add `filters` channels; every stage ends with pooling and a 1x1 layer.
+
+    A block scales its input by squeeze-and-excite, and puts a 1x1 and a 3x3 layer of it beside the scaled input. The
+    last maps are averaged to `size` x `size` whatever the size of the images, and flattened.
+    """
+
+    kind: Literal["dense"] = "dense"
+    filters: Count = 64
+    stages: Count = 2
+    blocks: Count = 2
+    """In a stage."""
+    size: Count = 5
+    init_rule: Init = "torch"
+
+    def map_shape(self) -> ImageShape:
+        """Return the shape of the last maps before they are flattened."""
+        return self.filters * (1 + self.stages * self.blocks), self.size, self.size
+
+    def layers(self, image_shape: ImageShape) -> dict[str, Layer]:
+        """Return the layers of the stem and all stages."""
+        layers = _layer("stem", image_shape[0], self.filters, 3)
+        for name, channels, transition in self._blocks():
+            layers[f"{name}.squeeze"] = Linear(channels, channels, bias=True)
+            layers |= _layer(f"{name}.narrow", channels, self.filters, 1)
+            layers |= _layer(f"{name}.wide", self.filters, self.filters, 3)
+            if transition is not None:
+                layers |= _layer(transition, channels + self.filters, channels + self.filters, 1)
+        return layers
+
+    def feature_count(self, image_shape: ImageShape) -> int:
+        """Return the size of the last maps, flattened."""
+        halved(image_shape, self.stages)
+        channels, rows, columns = self.map_shape()
+        return channels * rows * columns
+
+    def forward(self, params: Mapping[str, Tensor], norm: Norm, images: Images) -> Features:
+        """Compute stem and stages."""
+        maps = _activated(params, norm, "stem", images)
+        for name, _, transition in self._blocks():
+            maps = _excited(params, f"{name}.squeeze", maps)
+            added = _activated(params, norm, f"{name}.wide", _activated(params, norm, f"{name}.narrow", maps))
+            maps = torch.cat([maps, added], dim=1)
+            if transition is not None:
+                maps = _activated(params, norm, transition, functional.avg_pool2d(maps, 2))
+        return functional.adaptive_avg_pool2d(maps, self.size).flatten(1)
+
+    def _blocks(self) -> Iterator[tuple[str, int, str | None]]:
+        """Yield the name of each block, its input channels, and the name of the layer after it if a stage ends."""
+        for number in range(self.stages * self.blocks):
+            stage, block = divmod(number, self.blocks)
+            last = block == self.blocks - 1
+            name = f"stage{stage + 1}"
+            yield f"{name}.block{block + 1}", self.filters * (number + 1), f"{name}.transition" if last else None
+
+
+class SqueezeConv(NetSpec):
+    """One 3x3 convolution between two squeeze-and-excites, averaged: a small net for the maps of a larger one."""
+
+    kind: Literal["squeeze_conv"] = "squeeze_conv"
+    filters: Count = 48
+    init_rule: Init = "xavier"
+
+    def layers(self, image_shape: ImageShape) -> dict[str, Layer]:
+        """Return the layers in the order of computation."""
+        channels = image_shape[0]
+        return {
+            "squeeze1": Linear(channels, channels, bias=True),
+            "conv": Conv(channels, self.filters, bias=True),
+            "norm": BatchNorm(self.filters),
+            "squeeze2": Linear(self.filters, self.filters, bias=True),
+        }
+
+    def feature_count(self, image_shape: ImageShape) -> int:
+        """Return one feature a filter."""
+        halved(image_shape, 1)
+        return self.filters
+
+    def forward(self, params: Mapping[str, Tensor], norm: Norm, images: Images) -> Features:
+        """Scale the channels, convolve, scale again, and average over the last maps."""
+        maps = conv(params, "conv", _excited(params, "squeeze1", images))
+        maps = functional.leaky_relu(pool(norm("norm", maps)), SLOPE)
+        return _excited(params, "squeeze2", maps).mean((2, 3))
+
+
+def _layer(name: str, inputs: int, outputs: int, kernel: int) -> dict[str, Layer]:
+    return {f"{name}.conv": Conv(inputs, outputs, kernel), f"{name}.norm": BatchNorm(outputs)}
+
+
+def _activated(params: Mapping[str, Tensor], norm: Norm, name: str, maps: Tensor) -> Tensor:
+    return functional.leaky_relu(norm(f"{name}.norm", conv(params, f"{name}.conv", maps)), SLOPE)
+
+
+def _excited(params: Mapping[str, Tensor], name: str, maps: Tensor) -> Tensor:
+    """Scale every channel by what a linear layer makes of all channels' means."""
+    factors = functional.linear(maps.mean((2, 3)), params[f"{name}.weight"], params[f"{name}.bias"])
+    return maps * torch.sigmoid(factors)[:, :, None, None]

@@ -1,0 +1,82 @@
+"""From a learner and tasks to a card: run, measure, write down."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from cfsl.data.manifest import Manifest
+from cfsl.data.tasks import Tasks
+from cfsl.harness.cost import measure_macs, measure_peak_memory
+from cfsl.harness.evaluate import Conditions, evaluate_under
+from cfsl.harness.trace import Trace
+from cfsl.harness.workers import Workers
+from cfsl.learners.base import Learner, Meta
+from cfsl.results.card import environment, measurements
+
+PUBLISHED = Conditions()
+"""What everything is held to that goes on a card, unless it says otherwise."""
+
+
+class Evaluation(NamedTuple):
+    """What came out, as it is written down and in full."""
+
+    card: dict[str, Any]
+    trace: Trace
+
+
+def evaluation_of(
+    name: str,
+    learner: Learner,
+    tasks: Tasks,
+    meta: Meta,
+    conditions: Conditions = PUBLISHED,
+    *,
+    checkpoint: Mapping[str, Any] | None = None,
+    workers: int | Workers = 1,
+    progress: Callable[[int], None] | None = None,
+) -> Evaluation:
+    """Evaluate a learner and measure what it costs; `checkpoint` is what its training run wrote about itself."""
+    start = time.perf_counter()
+    trace = evaluate_under(conditions, learner, tasks, meta, workers, progress)
+    macs = vars(measure_macs(learner, tasks, meta))
+    card = {
+        "learner": {"name": name, **described(learner)},
+        "transductive": bool(getattr(learner, "transductive", False)),
+        "breaks_law": bool(getattr(learner, "breaks_law", False)),
+        "isolation": "process" if conditions.isolate else "none",
+        "checkpoint": checkpoint,
+        "tasks": tasks_described(tasks),
+        "metrics": measurements(trace),
+        "macs": macs | {"training_step": (checkpoint or {}).get("step_macs")},
+        "peak_memory": measure_peak_memory(learner, tasks, meta),
+        "seconds": time.perf_counter() - start,
+        "environment": environment(conditions.device),
+    }
+    return Evaluation(card, trace)
+
+
+def described(learner: Any) -> dict[str, Any]:
+    """Return a learner's class and hyper-parameters, ready for JSON."""
+    describe = getattr(learner, "model_dump", None)
+    return {"class": type(learner).__name__, "settings": describe(mode="json") if describe else repr(learner)}
+
+
+def tasks_described(tasks: Tasks) -> dict[str, Any]:
+    """Return which tasks they are, with the fingerprint of their manifest, ready for JSON."""
+    manifest = Manifest.of(tasks)
+    return {
+        "data": manifest.data,
+        "data_fingerprint": manifest.data_fingerprint,
+        "splits": manifest.splits,
+        "splits_hash": manifest.splits_hash,
+        "split": manifest.split,
+        "spec": tasks.spec.model_dump(mode="json"),
+        "spec_hash": tasks.spec.hash,
+        "task_type": tasks.spec.task_type,
+        "seed": manifest.seed,
+        "sampler": manifest.sampler,
+        "count": len(tasks),
+        "manifest_fingerprint": manifest.fingerprint,
+    }
