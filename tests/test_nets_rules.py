@@ -609,3 +609,20 @@ def test_a_network_without_blocks_and_a_field_nobody_knows_are_refused():
 def test_an_unknown_name_is_answered_with_the_nearest():
     with pytest.raises(UnknownNameError, match="did you mean 'resnet12'"):
         net_named("resnet-12")
+
+
+@pytest.mark.parametrize("order", ["conv-norm-act", "conv-act-norm"])
+@pytest.mark.parametrize("sign", [1, -1], ids=["rising", "falling"])
+def test_pooling_before_the_norm_gives_the_same_bits(order, sign):
+    """Without gradients the norm sees pooled maps where its scales allow it; with them it never does."""
+    net, generator = conv4(6, order), torch.Generator().manual_seed(0)
+    params, stats = net.init((1, 28, 28), generator)
+    for name in params:
+        if name.endswith("norm.weight"):
+            params[name] = torch.rand(6, generator=generator) + 0.1
+            params[name][2] *= sign
+    stats = {name: torch.rand(6, generator=generator) + 0.1 for name in stats}
+    images = torch.randn(5, 1, 28, 28, generator=generator)
+    with torch.no_grad():
+        fast = net.features(params, stats, images, norm="running")
+    assert torch.equal(fast, net.features(params, stats, images, norm="running"))

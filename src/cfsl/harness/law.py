@@ -23,6 +23,7 @@ import random
 import sys
 import threading
 from collections.abc import Iterator
+from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -96,8 +97,7 @@ class Guard:
         _install_audit_hook()
         self._name = type(learner).__name__
         self._roots = Roots(learner)
-        self._weights = flatten(meta)
-        self._pristine = {path: _bits(tensor).clone() for path, tensor in self._weights.items()}
+        self._weights = [_Weight(path, tensor) for path, tensor in flatten(meta).items()]
         self.start_task(closely=True)
 
     def start_task(self, *, closely: bool) -> None:
@@ -141,35 +141,57 @@ class Guard:
 
     def require_unchanged_weights(self) -> None:
         """Refuse a learner that wrote to its learned weights."""
-        for path, tensor in self._weights.items():
-            if not torch.equal(_bits(tensor), self._pristine[path]):
+        for weight in self._weights:
+            if weight.has_changed():
                 raise DataFlowError(
-                    f"the learner changed its learned weights '{path}' in place during a task; "
+                    f"the learner changed its learned weights '{weight.path}' in place during a task; "
                     f"put what changes into the state"
                 )
 
 
-class TensorCensus:
-    """Counts living tensors: what is alive after a call, and was not before, is being hidden somewhere."""
+class _Weight:
+    """A tensor of the learned weights, and what it was: compared bit by bit, so that a NaN equals itself."""
 
-    def __init__(self) -> None:
-        """Take the first count."""
-        self._before = _living_tensors()
+    def __init__(self, path: str, tensor: Tensor) -> None:
+        self.path, self._tensor, self._address = path, tensor, tensor.data_ptr()
+        self._memory = _memory_of(tensor) if tensor.device.type == "cpu" else None
+        self._pristine = bytes(_memory_of(tensor))
+
+    def has_changed(self) -> bool:
+        memory = _memory_of(self._tensor) if self._memory is None else self._memory
+        return self._tensor.data_ptr() != self._address or memory.tobytes() != self._pristine
+
+
+def _memory_of(tensor: Tensor) -> memoryview:
+    """Return the bytes that a tensor lies in, as they are at any time (of a copy, if it is not on the CPU)."""
+    storage = tensor.detach().cpu().untyped_storage()
+    return torch.empty(0, dtype=torch.uint8).set_(storage).numpy().data
+
+
+class TensorCensus:
+    """Counts living tensors: what was made in a task and is still alive is being hidden somewhere.
+
+    What is older is taken out of the collector's sight as long as it lasts, so that only what is new is looked at.
+    """
+
+    def __enter__(self) -> TensorCensus:
+        gc.freeze()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        gc.unfreeze()
 
     def require_no_strangers(self, call: str, known: list[Tensor]) -> None:
         """Refuse tensors that stay alive although the harness does not know them."""
         gc.collect()
         expected = {id(tensor) for tensor in known}
-        for number, tensor in _living_tensors().items():
-            if number not in self._before and number not in expected:
+        for tensor in [thing for thing in gc.get_objects() if issubclass(type(thing), Tensor)]:
+            if id(tensor) not in expected:
+                gc.unfreeze()  # or its holder would not be seen
                 raise DataFlowError(
                     f"{call} left a tensor of shape {tuple(tensor.shape)} alive in {_holder(tensor)}; "
                     f"only the state may carry data"
                 )
-
-
-def _living_tensors() -> dict[int, Tensor]:
-    return {id(thing): thing for thing in gc.get_objects() if issubclass(type(thing), Tensor)}
 
 
 def _holder(tensor: Tensor) -> str:
@@ -192,9 +214,3 @@ def _numpy_state() -> Any:
     if type(generator) is not np.random.MT19937:
         return repr(generator.state)
     return ctypes.string_at(generator.ctypes.state_address, _MT19937_BYTES)
-
-
-def _bits(tensor: Tensor) -> Tensor:
-    """Return a tensor as bytes, to be compared bit by bit: a NaN equals itself then."""
-    storage = tensor.detach().cpu().untyped_storage()
-    return torch.empty(0, dtype=torch.uint8).set_(storage)

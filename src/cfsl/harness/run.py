@@ -70,13 +70,16 @@ class StrictRun:
         closely = self._close_tasks > 0 or secrets.randbelow(_ONE_IN) == 0
         self._thorough_tasks -= 1
         self._close_tasks -= 1
-        census = TensorCensus() if thorough else None
-        self._guard.start_task(closely=closely)
         codec, start = StateCodec(self._meta, info), time.perf_counter()
+        self._guard.start_task(closely=closely)
         ask = (lambda packed: self.predict(codec, packed, info, targets())) if progressive else None
-        states, answers = observe_all(functools.partial(self.observe, codec), self.begin(codec, info), supports, ask)
-        if census is not None:
-            census.require_no_strangers(type(self._learner).__name__, answers)
+        observe = functools.partial(self.observe, codec)
+        if thorough:
+            with TensorCensus() as census:
+                states, answers = observe_all(observe, self.begin(codec, info), supports, ask)
+                census.require_no_strangers(type(self._learner).__name__, answers)
+        else:
+            states, answers = observe_all(observe, self.begin(codec, info), supports, ask)
         logits = self.predict(codec, states[-1], info, targets())
         if thorough and not getattr(self._learner, "transductive", False):
             predict = functools.partial(self.predict, codec, states[-1], info)

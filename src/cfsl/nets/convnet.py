@@ -11,11 +11,12 @@ from collections.abc import Mapping
 from itertools import pairwise
 from typing import Literal
 
+import torch
 from torch import Tensor
 from torch.nn import functional
 
 from cfsl.nets.base import Features, Images, ImageShape, NetSpec, Widths, halved
-from cfsl.nets.layers import BatchNorm, Conv, Init, Layer, Norm, conv, pool
+from cfsl.nets.layers import BatchNorm, Conv, Init, Layer, Norm, conv, normed_and_pooled
 
 Order = Literal["conv-norm-act", "conv-act-norm"]
 SLOPE = 0.01
@@ -46,14 +47,15 @@ class ConvNet(NetSpec):
 
     def forward(self, params: Mapping[str, Tensor], norm: Norm, images: Images) -> Features:
         """Compute the blocks one after the other."""
-        maps = images
+        maps, inplace = images, not torch.is_grad_enabled()
         for number in range(1, len(self.widths) + 1):
             maps = conv(params, f"block{number}.conv", maps)
             if self.order == "conv-norm-act":
-                # Pooling commutes with the activation. It does not with batch norm, whose scale may be negative.
-                maps = functional.leaky_relu(pool(norm(f"block{number}.norm", maps)), SLOPE)
+                # Pooling commutes with the activation, and with batch norm if its scale is not negative.
+                maps = functional.leaky_relu(normed_and_pooled(norm, f"block{number}.norm", maps), SLOPE, inplace)
             else:
-                maps = pool(norm(f"block{number}.norm", functional.leaky_relu(maps, SLOPE)))
+                maps = functional.leaky_relu(maps, SLOPE, inplace)
+                maps = normed_and_pooled(norm, f"block{number}.norm", maps)
         return maps.flatten(1)
 
 

@@ -114,15 +114,34 @@ def pool(maps: Maps) -> Maps:
     return functional.max_pool2d(maps, 2)
 
 
-def running_norm(params: Mapping[str, Tensor], stats: Mapping[str, Tensor]) -> Norm:
-    """Normalise with running statistics: each image by itself, whatever else is in the batch."""
+class RunningNorm:
+    """Normalises with running statistics: each image by itself, whatever else is in the batch."""
 
-    def norm(name: str, maps: Tensor) -> Tensor:
-        scale, shift = params[f"{name}.weight"], params[f"{name}.bias"]
-        mean, var = stats[f"{name}.mean"], stats[f"{name}.var"]
+    def __init__(self, params: Mapping[str, Tensor], stats: Mapping[str, Tensor]) -> None:
+        """Take the scales and shifts from `params`."""
+        self._params, self._stats = params, stats
+
+    def __call__(self, name: str, maps: Tensor) -> Tensor:
+        """Normalise the maps of layer `name`."""
+        scale, shift = self._params[f"{name}.weight"], self._params[f"{name}.bias"]
+        mean, var = self._stats[f"{name}.mean"], self._stats[f"{name}.var"]
         return functional.batch_norm(maps, mean, var, scale, shift, training=False, eps=EPS)
 
-    return norm
+    def rises(self, name: str) -> bool:
+        """Tell whether no scale is negative, so that a larger value stays the larger one."""
+        return bool((self._params[f"{name}.weight"] >= 0).all())
+
+
+def running_norm(params: Mapping[str, Tensor], stats: Mapping[str, Tensor]) -> Norm:
+    """Return a norm with running statistics."""
+    return RunningNorm(params, stats)
+
+
+def normed_and_pooled(norm: Norm, name: str, maps: Maps) -> Maps:
+    """Normalise, then pool. Where that is the same the other way round, to the bit, a quarter is normalised."""
+    if not torch.is_grad_enabled() and isinstance(norm, RunningNorm) and norm.rises(name):
+        return norm(name, pool(maps))
+    return pool(norm(name, maps))
 
 
 def batch_norm(params: Mapping[str, Tensor], seen: Stats) -> Norm:
