@@ -32,6 +32,8 @@ check: setup
 
 benchmark: setup
 	$(BIN)/python benchmarks/sampling.py
+	$(BIN)/python benchmarks/learning.py
+	$(BIN)/python benchmarks/meta.py
 
 clean:
 	rm -rf $(VENV) demo

@@ -275,8 +275,18 @@ def test_a_label_that_was_shown_never_becomes_impossible_however_far_it_is():
         "sums": torch.tensor([[0.0], [1.0], [100.0]]),
         "counts": torch.ones(3, dtype=torch.int64),
         "labels": torch.tensor([0, 0, 1]),
+        "first": 2,
         "seen": 2,
     }
     logits = learner.predict(state, torch.tensor([[0.0]]))[0]
     assert torch.allclose(logits[:2], torch.tensor([np.log(1 + np.exp(-1)), -1e4], dtype=torch.float32))
     assert torch.isneginf(logits[2:]).all()
+
+
+def test_labels_that_come_late_in_a_group_get_prototypes_of_their_own(small):
+    """In the instance test a group lasts as long as the task, and every support set has labels of its own."""
+    learners = ProtoNet(net=NET), MultiProto(net=NET)
+    tasks = tasks_of(small, SPECS["instance"])
+    protonet, multiproto = (evaluate(learner, tasks, meta_of(learner)) for learner in learners)
+    assert np.allclose(protonet.logits, multiproto.logits, atol=1e-5)
+    assert (multiproto.logits.argmax(axis=2) == multiproto.labels).all()

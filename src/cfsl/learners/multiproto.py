@@ -55,22 +55,25 @@ class MultiProto(FrozenSpec):
             "sums": torch.zeros(0, features, device=info.device),
             "counts": torch.zeros(0, dtype=torch.int64, device=info.device),
             "labels": torch.zeros(0, dtype=torch.int64, device=info.device),
+            "first": 0,
             "seen": 0,
         }
 
     def observe(self, state: State, support: Support) -> State:
-        """Open prototypes for the labels of a new class group, then add the images to those of this group."""
+        """Open prototypes for labels that are new in this class group, then add the images to those of the group."""
+        is_new_group = state["seen"] % state["info"].cci == 0
+        first = len(state["labels"]) if is_new_group else state["first"]
         labels = torch.unique(support.labels)
-        if state["seen"] % state["info"].cci == 0:
-            state = state | {
-                "sums": torch.cat([state["sums"], support.images.new_zeros(len(labels), support.images.shape[1])]),
-                "counts": torch.cat([state["counts"], torch.zeros_like(labels)]),
-                "labels": torch.cat([state["labels"], labels]),
-            }
-        slots = len(state["labels"]) - len(labels) + torch.searchsorted(labels, support.labels)
+        new = labels[~torch.isin(labels, state["labels"][first:])]
+        labels = torch.cat([state["labels"], new])
+        sums = torch.cat([state["sums"], support.images.new_zeros(len(new), support.images.shape[1])])
+        counts = torch.cat([state["counts"], torch.zeros_like(new)])
+        slots = first + (support.labels[:, None] == labels[first:]).int().argmax(dim=1)
         return state | {
-            "sums": state["sums"].index_add(0, slots, support.images),
-            "counts": state["counts"].index_add(0, slots, torch.ones_like(slots)),
+            "sums": sums.index_add(0, slots, support.images),
+            "counts": counts.index_add(0, slots, torch.ones_like(slots)),
+            "labels": labels,
+            "first": first,
             "seen": state["seen"] + 1,
         }
 
