@@ -20,8 +20,9 @@ _WITH_ARRAYS = [
     "cfsl.metrics",
     "cfsl.harness.trace",
     "cfsl.harness.macs",
-    "cfsl.nets",
 ]
+# Not nets.fused: beartype draws which item of a list to look at, from a generator that the data-flow law watches.
+_WITH_ARRAYS += (f"cfsl.nets.{name}" for name in ("base", "convnet", "dense", "layers", "resnet12", "small_resnet"))
 _WITH_ARRAYS += (f"cfsl.data.{name}" for name in _DATA_WITH_ARRAYS)
 jaxtyping.install_import_hook(_WITH_ARRAYS, "beartype.beartype")
 

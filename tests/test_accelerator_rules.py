@@ -12,6 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional
 
+import cfsl
+from cfsl.errors import LearnerError
 from cfsl.learners import maml_fast
 from cfsl.learners.base import Moment, Support, TaskInfo
 from cfsl.learners.maml_fast import accelerated, why_not
@@ -362,3 +364,19 @@ def test_it_has_the_fields_of_the_learner():
     learner = MamlLow(steps=2, norm="batch", net=conv4(8, "conv-norm-act"))
     assert accelerated(learner).canonical_json() == learner.canonical_json()
     assert accelerated(accelerated(learner)).canonical_json() == learner.canonical_json()
+
+
+def test_evaluation_under_the_law_is_accelerated_and_gives_the_same_answers(glyphs):
+    learner = MamlLow(net=conv4(6, "conv-norm-act"), steps=2)
+    tasks = cfsl.Tasks(glyphs, cfsl.TaskSpec.type_b(nss=2, n_way=3, k_target=2), numbers=range(3))
+    meta = learner.init_for((1, 28, 28), tasks.spec, torch.Generator().manual_seed(1))
+    plain, fast = (cfsl.evaluate(learner, tasks, meta, accelerate=on) for on in (False, True))
+    shared = cfsl.evaluate(learner, tasks, meta, accelerate=True, workers=2)
+    assert 0 < np.abs(plain.logits - fast.logits).max() < 0.01
+    assert np.array_equal(fast.state_bytes, plain.state_bytes) and np.array_equal(fast.logits, shared.logits)
+
+
+def test_isolation_and_acceleration_do_not_go_together(glyphs):
+    tasks = cfsl.Tasks(glyphs, cfsl.TaskSpec.type_b(nss=2))
+    with pytest.raises(LearnerError, match="leave accelerate out"):
+        cfsl.evaluate(MamlLow(), tasks, {}, isolate=True, accelerate=True)

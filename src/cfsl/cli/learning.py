@@ -29,6 +29,9 @@ Changes = Annotated[
 ]
 
 
+ACCELERATIONS = {"auto": True, "off": False}
+
+
 class Isolation(StrEnum):
     """What stands between two support sets."""
 
@@ -68,6 +71,9 @@ def evaluate(
     ] = Isolation.NONE,
     workers: Annotated[int, typer.Option(help="Processes that share the tasks; the result is the same.", min=1)] = 1,
     device: Annotated[str, typer.Option(help="Where to compute: cpu, cuda or mps.")] = "cpu",
+    accelerate: Annotated[
+        str, typer.Option(help="'auto' takes exact fast kernels where there are some (maml_low); or 'off'.")
+    ] = "auto",
     out: Annotated[Path | None, typer.Option(help="Where to write the result card (.json).")] = None,
     changes: Changes = None,
     json: Json = False,
@@ -83,7 +89,9 @@ def evaluate(
     members = _members(checkpoint, ensemble, average)
     built, chosen = built_learner(learner, changes), setting.tasks(range(tasks))
     meta = weights_for(learner, built, checkpoint, chosen)
-    conditions = Conditions(progressive=progressive, device=device, isolate=isolate is Isolation.PROCESS)
+    apart = isolate is Isolation.PROCESS
+    fast = lookup(ACCELERATIONS, accelerate, "acceleration") and not apart
+    conditions = Conditions(progressive=progressive, device=device, isolate=apart, accelerate=fast)
     notes = None if checkpoint is None else checkpoint_notes(checkpoint)
     with Workers(workers) as pool:
         with counting(f"evaluating {learner}", tasks, "tasks") as progress:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cfsl.cli.console import print_event, say, stepping
-from cfsl.cli.learning import Changes, Name, built_learner
+from cfsl.cli.learning import ACCELERATIONS, Changes, Name, built_learner
 from cfsl.cli.setting import Setting, takes_setting
 from cfsl.errors import CfslError, lookup
 
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from cfsl.training.spec import Training
 
 _LOGS = {"none": False, "tensorboard": True}
-_ACCELERATIONS = {"auto": True, "off": False}
 
 
 @takes_setting
@@ -54,7 +53,7 @@ def train(
     from cfsl.training.tensorboard import require_tensorboard, tensorboard_log
 
     require_device(device)
-    logged, fast = lookup(_LOGS, log, "log"), lookup(_ACCELERATIONS, accelerate, "acceleration")
+    logged, fast = lookup(_LOGS, log, "log"), lookup(ACCELERATIONS, accelerate, "acceleration")
     if logged:
         require_tensorboard()
     built = built_learner(learner, changes)

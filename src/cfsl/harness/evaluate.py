@@ -21,6 +21,7 @@ from cfsl.harness.run import Outcome, StrictRun, TrustingRun
 from cfsl.harness.trace import Trace
 from cfsl.harness.workers import Workers, on_device, threads
 from cfsl.learners.base import FixedEmbedding, Learner, Meta, Support, TaskInfo
+from cfsl.learners.maml_fast import accelerated
 from cfsl.spec import TaskSpec
 
 _EMBEDDED_AT_ONCE = 32
@@ -41,6 +42,8 @@ class Conditions:
     device: str = "cpu"
     isolate: bool = False
     """Let a new process see every support set, and another give the answers (see `isolate.py`)."""
+    accelerate: bool = False
+    """Run the faster twin of a learner, if there is one (see `maml_fast.py`): the same up to rounding."""
 
 
 def evaluate(
@@ -54,6 +57,7 @@ def evaluate(
     device: str = "cpu",
     workers: int | Workers = 1,
     isolate: bool = False,
+    accelerate: bool = False,
     progress: Callable[[int], None] | None = None,
 ) -> Trace:
     """Run the learner over the tasks, under the data-flow law, and return what came out.
@@ -62,9 +66,10 @@ def evaluate(
     answers are the same. `progressive` also asks for all targets after every support set. `law=False` trusts the
     learner: for validation during training, where nothing is published. `workers` shares the tasks out among so many
     processes; the answers are the same, to the bit, as everything is computed on one thread. (A table needs none.)
+    `accelerate` runs the faster twin of a learner, if there is one: the same answers up to rounding.
     `isolate` lets a new process see every support set: the same answers, and nowhere in memory to hide anything.
     """
-    conditions = Conditions(progressive, table, law, device, isolate)
+    conditions = Conditions(progressive, table, law, device, isolate, accelerate)
     return evaluate_under(conditions, learner, tasks, {} if meta is None else meta, workers, progress)
 
 
@@ -82,7 +87,10 @@ def evaluate_under(
     if conditions.isolate and not conditions.law:
         raise LearnerError("isolate=True enforces the law and law=False does not; give one of them")
     require_device(conditions.device)
+    if conditions.isolate and conditions.accelerate:
+        raise LearnerError("isolate=True runs no kernels that are loaded at first use; leave accelerate out")
     told = progress or (lambda finished: None)
+    learner = accelerated(learner, conditions.device) if conditions.accelerate else learner
     if workers == 1 or _uses_table(learner, tasks, conditions):
         return run_tasks(learner, tasks, meta, conditions, told)
     with Workers.of(workers) as pool:
@@ -95,6 +103,8 @@ def run_tasks(
     """Run all tasks in this process, one after the other."""
     _fill_caches(tasks)
     meta = on_device(meta, conditions.device)
+    if getattr(learner, "needs_loading", False):
+        _load(learner, tasks, meta)
     uses_table = _uses_table(learner, tasks, conditions)
     with threads(1), torch.no_grad(), _started(learner, meta, conditions, embedded=uses_table) as run:
         embed = run.embed if isinstance(run, IsolatedRun) else functools.partial(_embedded, learner, meta)
@@ -108,6 +118,12 @@ def run_tasks(
         if isinstance(run, StrictRun):
             run.require_unchanged_weights()
     return _trace(tasks, outcomes, progressive=conditions.progressive)
+
+
+def _load(learner: Learner, tasks: Tasks, meta: Meta) -> None:
+    """Let a learner run a task unwatched, so that whatever it loads is loaded."""
+    supports = _Supports(tasks, next(_unlabelled(tasks[:1])), None, "cpu")
+    TrustingRun(learner, meta).task(task_info(tasks, tasks.numbers[0]), iter(supports), supports.targets)
 
 
 def _fill_caches(tasks: Tasks) -> None:

@@ -13,6 +13,7 @@ from cfsl.harness.evaluate import Conditions, evaluate_under
 from cfsl.harness.trace import Trace
 from cfsl.harness.workers import Workers
 from cfsl.learners.base import Learner, Meta
+from cfsl.learners.maml_fast import why_not
 from cfsl.results.card import environment, measurements
 
 PUBLISHED = Conditions()
@@ -46,6 +47,7 @@ def evaluation_of(
         "transductive": bool(getattr(learner, "transductive", False)),
         "breaks_law": bool(getattr(learner, "breaks_law", False)),
         "isolation": "process" if conditions.isolate else "none",
+        "accelerated": conditions.accelerate and why_not(learner, conditions.device) is None,
         "checkpoint": checkpoint,
         "tasks": tasks_described(tasks),
         "metrics": measurements(trace),
