@@ -28,10 +28,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from cfsl.data.tasks import TaskBatch
 from cfsl.learners.base import Moment, Support, TaskInfo
 from cfsl.learners.inner_loop import Episode
 from cfsl.learners.maml_fast import accelerated, why_not
+from cfsl.learners.maml_high import MamlHigh
 from cfsl.learners.maml_low import MamlLow
+from cfsl.learners.step_tables import part
+from cfsl.nets import in_channels_last
 from cfsl.spec import TaskSpec
 
 SHAPE, WAYS, TARGETS, WIDTH, BLOCKS = (1, 28, 28), 5, 5, 48, 4
@@ -133,6 +137,43 @@ def evaluations(nss: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> 
         return [fast.predict(state, episode.targets)]
 
     return {"plain": lambda: [plain_answers(params, episode, create_graph=False).detach()], "fast": accelerated_answers}
+
+
+def high_end_steps(nss: int) -> Contenders:
+    """Return the loss and all gradients of a task by MAML++ High-End: embedded at every step, and embedded once."""
+    learner, spec = MamlHigh(norm="batch"), TaskSpec.type_b(nss=nss, n_way=WAYS)
+    meta = learner.init_for(SHAPE, spec, torch.Generator().manual_seed(0))
+    params = {name: tensor.requires_grad_() for name, tensor in meta["params"].items()}
+    fast_params = {name: tensor.detach().requires_grad_() for name, tensor in in_channels_last(meta["params"]).items()}
+    episode, stats = episode_of(nss), dict(meta["stats"])
+    batch = TaskBatch(
+        numbers=range(1),
+        support_images=torch.stack([support.images for support in episode.supports])[None],
+        support_labels=torch.stack([support.labels for support in episode.supports])[None],
+        target_images=episode.targets[None],
+        target_labels=episode.labels[None],
+        target_groups=torch.zeros_like(episode.labels)[None],
+        covered=torch.zeros(1, len(episode.labels)),
+    )
+
+    def embedded(images: Tensor) -> Tensor:
+        embedding = part(params, "embedding.")
+        return learner.embedding.training_features(embedding, part(stats, "embedding."), images)[0]
+
+    def plain() -> list[Tensor]:
+        state = learner.begun(params, stats, spec.labels)
+        for support in episode.supports:
+            for _ in range(learner.steps):
+                state = learner.step(state, Support(embedded(support.images), support.labels), "second")
+        logits = learner.logits(state, embedded(episode.targets), {}, training=True)
+        loss = functional.cross_entropy(logits, episode.labels)
+        return list(torch.autograd.grad(loss, list(params.values()), allow_unused=True))
+
+    def once() -> list[Tensor]:
+        loss, _ = learner.episode_loss(fast_params, stats, batch, turns=False, moment=Moment(0, 1))
+        return list(torch.autograd.grad(loss, list(fast_params.values()), allow_unused=True))
+
+    return {"plain": plain, "once": once}
 
 
 # --- measures
@@ -239,6 +280,10 @@ def main() -> None:
         grown = {name: memory_elsewhere(name, nss) for name in ("plain", "fast")}
         print("  memory: " + ", ".join(f"{name} {megabytes:.0f} MB" for name, megabytes in grown.items()))
         report(f"evaluation of a task, NSS={nss}", evaluations(nss), work(nss, training=False), rounds)
+    seconds = interleaved(high_end_steps(3), 3)
+    plain, once = seconds["plain"], seconds["once"]
+    print(f"training step of maml_high, NSS=3: embedded at every step {plain:.2f} s, embedded once {once:.2f} s")
+    print(f"  {plain / once:.2f}x")
 
 
 if __name__ == "__main__":
