@@ -7,7 +7,10 @@ glyphs and on small archives made here.
 from __future__ import annotations
 
 import os
+import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import jaxtyping
 import pytest
@@ -71,3 +74,30 @@ def omniglot(real_data: Path, data_root: Path):
     from cfsl.data.catalog import AddRequest, add_dataset
 
     return add_dataset(AddRequest(name="omniglot", source=real_data))
+
+
+class Result(NamedTuple):
+    """What a command left behind."""
+
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def run(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, data_root: Path
+) -> Callable[..., Result]:
+    """Run the command in this process, in an empty folder."""
+    import cfsl.cli
+
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments: str) -> Result:
+        monkeypatch.setattr(sys, "argv", ["cfsl", *arguments])
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as stop:
+            cfsl.cli.main()
+        return Result(int(stop.value.code or 0), *capsys.readouterr())
+
+    return run

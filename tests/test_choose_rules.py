@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import json
 import shlex
-import sys
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import pytest
 
-import cfsl
-import cfsl.cli
 from cfsl.cli.choosing import combinations, ranked
 from cfsl.cli.hyper import changed, parsed_change, written_change
 from cfsl.errors import SpecError
@@ -24,30 +20,8 @@ from cfsl.learners.tune import Tune
 from cfsl.nets import conv4
 
 _GLYPHS = ("--data", "glyphs-400x20")
+pytestmark = pytest.mark.usefixtures("glyphs")
 _QUICK = (*_GLYPHS, "--type", "B", "--nss", "2", "--n-way", "2", "--tasks", "3")
-
-
-class Result(NamedTuple):
-    """What a command left behind."""
-
-    code: int
-    out: str
-    err: str
-
-
-@pytest.fixture
-def run(capsys, monkeypatch, tmp_path, glyphs):
-    """Run the command in this process, in an empty folder."""
-    monkeypatch.chdir(tmp_path)
-
-    def run(*arguments: str) -> Result:
-        monkeypatch.setattr(sys, "argv", ["cfsl", *arguments])
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as stop:
-            cfsl.cli.main()
-        return Result(stop.value.code, *capsys.readouterr())
-
-    return run
 
 
 def trace_of(right: list[list[bool]], state_bytes: int = 7) -> Trace:

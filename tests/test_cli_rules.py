@@ -11,7 +11,6 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -23,29 +22,6 @@ import cfsl
 import cfsl.cli
 
 _GLYPHS = ("--data", "glyphs-400x20")
-
-
-class Result(NamedTuple):
-    """What a command left behind."""
-
-    code: int
-    out: str
-    err: str
-
-
-@pytest.fixture
-def run(capsys, monkeypatch, tmp_path, data_root):
-    """Run the command in this process, in an empty folder."""
-    monkeypatch.chdir(tmp_path)
-
-    def run(*arguments: str) -> Result:
-        monkeypatch.setattr(sys, "argv", ["cfsl", *arguments])
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as stop:
-            cfsl.cli.main()
-        return Result(stop.value.code, *capsys.readouterr())
-
-    return run
 
 
 @pytest.fixture

@@ -195,6 +195,11 @@ def test_atm_of_protonets_is_the_papers(small):
         assert own.max() / trace.support_bytes == pytest.approx(0.0816, abs=5e-5)
 
 
+@pytest.mark.parametrize("name", [name for name, entry in LEARNERS.items() if entry.training in ("tasks", "meta")])
+def test_what_is_said_to_be_trained_on_tasks_can_be(name):
+    assert hasattr(find_learner(name), "episode_loss")
+
+
 def test_macs_of_protonets_are_those_of_the_hand(small):
     learner = find_learner("protonet")
     tasks = cfsl.Tasks(small, TaskSpec.type_b(nss=3), split="all")

@@ -12,8 +12,10 @@ import torch
 from jaxtyping import Float, Float32
 from torch import Tensor
 
-from cfsl.learners.base import Learner, Meta, State, Support, TaskInfo
+from cfsl.data.tasks import TaskBatch
+from cfsl.learners.base import Learner, Meta, Moment, State, Support, TaskInfo
 from cfsl.learners.protonet import ProtoNet
+from cfsl.nets.layers import Params, Stats
 from cfsl.spec import FrozenSpec
 
 
@@ -26,9 +28,23 @@ class Joint(FrozenSpec):
 
     model_config = FrozenSpec.model_config | {"arbitrary_types_allowed": True}
 
+    @property
+    def transductive(self) -> bool:
+        """The inner learner's."""
+        return bool(getattr(self.inner, "transductive", False))
+
     def init(self, image_shape: tuple[int, int, int], generator: torch.Generator) -> Meta:
         """Draw first weights: those of the inner learner."""
         return self.inner.init(image_shape, generator)  # type: ignore[attr-defined, no-any-return]
+
+    def episode_loss(
+        self, params: Params, stats: Stats, batch: TaskBatch, *, turns: bool, moment: Moment
+    ) -> tuple[Tensor, Stats]:
+        """Train as the inner learner does."""
+        loss: tuple[Tensor, Stats] = self.inner.episode_loss(  # type: ignore[attr-defined]
+            params, stats, batch, turns=turns, moment=moment
+        )
+        return loss
 
     def begin(self, meta: Meta, info: TaskInfo) -> State:
         """Nothing is stored."""

@@ -16,11 +16,13 @@ import torch
 from jaxtyping import Float, Float32
 from torch import Tensor
 
-from cfsl.learners.base import Meta, State, Support, TaskInfo
+from cfsl.data.tasks import TaskBatch
+from cfsl.learners.base import Meta, Moment, State, Support, TaskInfo
 from cfsl.learners.metric import Metric, closeness
 from cfsl.learners.protonet import ProtoNet
 from cfsl.nets.base import ImageShape
 from cfsl.nets.convnet import conv4
+from cfsl.nets.layers import Params, Stats
 from cfsl.nets.registry import Net
 from cfsl.spec import FrozenSpec
 
@@ -45,6 +47,12 @@ class MultiProto(FrozenSpec):
     def embed(self, meta: Meta, images: Float32[Tensor, "n channels height width"]) -> Float[Tensor, "n features"]:
         """Embed as ProtoNets do."""
         return self._protonet().embed(meta, images)
+
+    def episode_loss(
+        self, params: Params, stats: Stats, batch: TaskBatch, *, turns: bool, moment: Moment
+    ) -> tuple[Tensor, Stats]:
+        """Train as ProtoNets do."""
+        return self._protonet().episode_loss(params, stats, batch, turns=turns, moment=moment)
 
     def begin(self, meta: Meta, info: TaskInfo) -> State:
         """Nothing is known, and no support set has been seen."""
