@@ -542,3 +542,44 @@ def test_an_ensemble_that_cannot_be_is_refused_in_one_line(run, glyphs):
     ):
         refused = run(*command, *arguments)
         assert refused.code == 2 and complaint in refused.err and len(refused.err.splitlines()) == 1, refused.err
+
+
+@pytest.fixture(scope="session")
+def small_run(tmp_path_factory, glyphs):
+    """Train ProtoNets for one update."""
+    folder = tmp_path_factory.mktemp("small") / "run"
+    words = ["train", "protonet", *_GLYPHS, "--nss", "2", "--epochs", "1", "--updates", "1", "--out", str(folder)]
+    done = subprocess.run([sys.executable, "-m", "cfsl", *words], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return str(folder)
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["eval", "chance"], "chance has no weights"),
+        (["eval", "sca", "--nss", "2"], "and sca needs it in shape"),
+        (["eval", "protonet", "--set", "net.widths=[8,8]"], "of shape (64, 1, 3, 3), and protonet needs it in shape"),
+    ],
+)
+def test_weights_that_do_not_fit_are_refused(run, small_run, words, says):
+    result = run(*words, *_GLYPHS, "--tasks", "1", "--checkpoint", small_run)
+    assert result.code == 2 and says in result.err and result.err.count("\n") == 1
+
+
+def test_weights_under_other_settings_are_used_and_said(run, small_run):
+    quick = ("eval", "protonet", *_GLYPHS, "--nss", "2", "--tasks", "2", "--checkpoint", small_run, "--progressive")
+    same, other = run(*quick), run(*quick, "--set", "metric=cosine")
+    assert "note:" not in same.out and "back transfer" in same.out
+    assert "note: trained with metric=euclidean, evaluated with metric=cosine" in other.out
+
+
+@pytest.mark.parametrize("words", [("--seed", "7"), ("--split", "all"), ("--sampler", "as_released_2020_04")])
+def test_train_refuses_options_that_it_would_not_heed(run, words):
+    result = run("train", "protonet", *_GLYPHS, *words)
+    assert result.code == 2 and f"{words[0]} is for evaluation" in result.err
+
+
+def test_a_folder_without_a_run_is_said_to_be_none(run, tmp_path):
+    result = run("eval", "protonet", *_GLYPHS, "--checkpoint", str(tmp_path))
+    assert result.code == 2 and "holds no training run" in result.err

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import functools
+import io
 import mmap
 import random
 import subprocess
@@ -18,6 +19,7 @@ import numpy as np
 import pytest
 import torch
 
+import cfsl
 from cfsl.errors import DataFlowError, LearnerError
 from cfsl.harness.run import StrictRun
 from cfsl.harness.state import StateCodec
@@ -674,3 +676,91 @@ def test_a_script_may_hold_its_data_and_tasks_beside_its_learner(tmp_path, data_
     (tmp_path / "script.py").write_text(SCRIPT)
     done = subprocess.run([sys.executable, tmp_path / "script.py"], capture_output=True, text=True, check=False)
     assert done.stdout.strip() == "(3, 8, 4)", done.stderr
+
+
+# Places that do not show what they hold, and calls that are easily forgotten
+
+BUFFER = io.BytesIO()
+GENERATOR = torch.Generator()
+
+
+class InBuffer(Honest):
+    """Keeps pixels in memory that no Python object refers to."""
+
+    def observe(self, state, support):
+        BUFFER.write(support.images.numpy().tobytes())
+        return state
+
+
+class InGeneratorObject(Honest):
+    """Keeps a number in the seed of a generator of its own."""
+
+    def observe(self, state, support):
+        GENERATOR.manual_seed(int(support.images.sum() * 1e6))
+        return state
+
+
+@pytest.mark.parametrize(("cheat", "where"), [(InBuffer, "BUFFER"), (InGeneratorObject, "GENERATOR")])
+def test_content_that_python_does_not_show_is_seen(cheat, where):
+    with pytest.raises(DataFlowError, match=where):
+        run(cheat())
+
+
+class InfinitelyJoint(Honest):
+    """Looks at all targets together, and says so by infinities only."""
+
+    def predict(self, state, images):
+        first = images.flatten(1).sum(dim=1).argmax() == torch.arange(len(images))
+        return torch.where(first[:, None], 0.0, float("-inf")).expand(-1, LABELS).clone()
+
+
+def test_infinite_answers_that_depend_on_other_targets_are_noticed():
+    with pytest.raises(DataFlowError, match="some are infinite"):
+        run(InfinitelyJoint())
+
+
+class OddList(list):
+    """Could run code whenever somebody looks at it."""
+
+
+@pytest.mark.parametrize("state", [OddList([1]), collections.namedtuple("Pair", "a b")(1, 2)])
+def test_a_state_is_made_of_plain_containers(state):
+    with pytest.raises(DataFlowError, match="a state is a tree"):
+        StateCodec({}, INFO).pack(state)
+
+
+class Embedding(Honest):
+    """Embeds by flattening; `embed` is where the cheats below cheat."""
+
+    def begin(self, meta, info):
+        return {"labels": torch.zeros(info.labels)}
+
+    def observe(self, state, support):
+        return state
+
+    def predict(self, state, images):
+        return images[:, :1] + state["labels"]
+
+    def embed(self, meta, images):
+        return images.flatten(1)
+
+
+class EmbedsJointly(Embedding):
+    def embed(self, meta, images):
+        return images.flatten(1) - images.flatten(1).mean(dim=0)
+
+
+class EmbedsToFile(Embedding):
+    def embed(self, meta, images):
+        Path("kept").write_bytes(b"pixels")
+        return images.flatten(1)
+
+
+@pytest.mark.parametrize(("cheat", "says"), [(EmbedsJointly, "jointly"), (EmbedsToFile, "opened the file")])
+def test_the_law_holds_while_a_table_is_made(cheat, says, glyphs, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    tasks = cfsl.Tasks(glyphs, cfsl.TaskSpec.type_b(nss=2), numbers=range(2))
+    assert cfsl.evaluate(Embedding(), tasks).logits.shape == (2, 50, 10)
+    with pytest.raises(DataFlowError, match=says):
+        cfsl.evaluate(cheat(), tasks)
+    assert not [*tmp_path.iterdir()]

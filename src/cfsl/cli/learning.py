@@ -109,6 +109,8 @@ def evaluate(
     if json:
         print_json(card)
         return
+    for difference in _other_settings(notes, built):
+        say(f"note: {difference}")
     _say_result(learner, chosen, card)
     if out is not None:
         say(f"wrote {out}")
@@ -192,6 +194,8 @@ def _say_metrics(metrics: dict[str, Any], macs: dict[str, int]) -> None:
         say(f"  diverged       {100 * metrics['diverged']:.2f} % of targets have no finite answer, and count as wrong")
     if "forgetting" in metrics:
         say(f"  forgetting     {100 * metrics['forgetting']['mean']:.2f} %")
+    if "backward_transfer" in metrics:
+        say(f"  back transfer  {100 * metrics['backward_transfer']['mean']:.2f} %")
 
 
 def built_learner(name: str, changes: list[str] | None) -> Any:
@@ -211,18 +215,48 @@ def weights_for(name: str, learner: Any, checkpoint: Path | None, tasks: Tasks) 
     from cfsl.learners.registry import LEARNERS
     from cfsl.training.loop import read_weights
 
+    recipe = tasks.data.info.recipe
+    shape = recipe.channels, recipe.height, recipe.width
     if checkpoint is not None:
         if not checkpoint.exists():
             raise CfslError(
                 f"{checkpoint} does not exist; --checkpoint takes a folder of 'cfsl train' or a weights file"
             )
-        return read_weights(checkpoint)
+        if name in LEARNERS and LEARNERS[name].training == "none":
+            raise CfslError(f"{name} has no weights; leave --checkpoint out")
+        weights = read_weights(checkpoint)
+        _require_fit(name, weights, first_weights(learner, shape, tasks.spec, torch.Generator()), checkpoint)
+        return weights
     kind = LEARNERS[name].training if name in LEARNERS else "none"
     if kind not in ("none", "random"):
         raise CfslError(f"{name} needs weights: run 'cfsl train {name} ...' first and give its folder as --checkpoint")
-    recipe = tasks.data.info.recipe
-    shape = recipe.channels, recipe.height, recipe.width
     return first_weights(learner, shape, tasks.spec, torch.Generator().manual_seed(0))
+
+
+def _other_settings(notes: dict[str, Any] | None, learner: Any) -> list[str]:
+    """Say which hyper-parameters are not those that the weights were trained with."""
+    trained = notes["identity"]["learner"] if notes else {}
+    if trained.get("class") != type(learner).__name__ or not hasattr(learner, "model_dump"):
+        return []
+    now = learner.model_dump(mode="json")
+    return [
+        f"trained with {name}={trained[name]}, evaluated with {name}={value}"
+        for name, value in now.items()
+        if name in trained and trained[name] != value
+    ]
+
+
+def _require_fit(name: str, weights: Any, wanted: Any, checkpoint: Path) -> None:
+    """Refuse weights of another learner or network. Tables and heads are the learner's to judge: they fit a task."""
+    for path, tensor in wanted.get("params", {}).items():
+        found = weights["params"].get(path)
+        fits_task = path.startswith(("rates.", "scales.", "head.", "critic."))
+        if found is None or (found.shape != tensor.shape and not fits_task):
+            what = f"has no '{path}'" if found is None else f"has '{path}' of shape {tuple(found.shape)}"
+            raise CfslError(
+                f"{checkpoint} {what}, and {name} needs it in shape {tuple(tensor.shape)}: "
+                f"it was trained as another learner or with other --set options; give the same here"
+            )
 
 
 def checkpoint_notes(path: Path) -> dict[str, Any]:

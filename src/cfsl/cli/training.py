@@ -12,7 +12,7 @@ import typer
 from cfsl.cli.console import print_event, say, stepping
 from cfsl.cli.learning import ACCELERATIONS, Changes, Name, built_learner
 from cfsl.cli.setting import Setting, takes_setting
-from cfsl.errors import CfslError, lookup
+from cfsl.errors import CfslError, SpecError, lookup
 
 if TYPE_CHECKING:
     from cfsl.spec import TaskSpec
@@ -52,6 +52,7 @@ def train(
     from cfsl.training.loop import train as run_training
     from cfsl.training.tensorboard import require_tensorboard, tensorboard_log
 
+    _require_defaults(setting)
     require_device(device)
     logged, fast = lookup(_LOGS, log, "log"), lookup(ACCELERATIONS, accelerate, "acceleration")
     if logged:
@@ -86,6 +87,14 @@ def train(
         print_event({"event": "end", "best_epoch": best.epoch, "accuracy": best.accuracy, "folder": str(folder)})
         return
     say(f"best epoch {best.epoch + 1} with {100 * best.accuracy:.2f} % on validation tasks; weights are in {folder}")
+
+
+def _require_defaults(setting: Setting) -> None:
+    """Refuse options that choose tasks to evaluate on: training has its own split, seed and sampler."""
+    usual = Setting()
+    for name, instead in (("seed", "--training-seed"), ("split", "leave it out"), ("sampler", "leave it out")):
+        if getattr(setting, name) != getattr(usual, name):
+            raise SpecError(f"--{name} is for evaluation; training takes its own tasks ({instead})")
 
 
 def _training(learner: str, recipe: str, task: TaskSpec, lengths: dict[str, int | None], seed: int) -> Training:

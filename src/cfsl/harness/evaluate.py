@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -17,7 +16,7 @@ from cfsl.data.tasks import Tasks
 from cfsl.errors import LearnerError
 from cfsl.harness.devices import require_device
 from cfsl.harness.isolate import IsolatedRun
-from cfsl.harness.run import Outcome, StrictRun, TrustingRun
+from cfsl.harness.run import Outcome, StrictRun, TrustingRun, require_separate_answers
 from cfsl.harness.trace import Trace
 from cfsl.harness.workers import Workers, on_device, threads
 from cfsl.learners.base import FixedEmbedding, Learner, Meta, Support, TaskInfo
@@ -107,8 +106,7 @@ def run_tasks(
         _load(learner, tasks, meta)
     uses_table = _uses_table(learner, tasks, conditions)
     with threads(1), torch.no_grad(), _started(learner, meta, conditions, embedded=uses_table) as run:
-        embed = run.embed if isinstance(run, IsolatedRun) else functools.partial(_embedded, learner, meta)
-        embedding = _embedding_table(embed, tasks, conditions.device) if uses_table else None
+        embedding = _embedding_table(run.embed, tasks, conditions.device) if uses_table else None
         outcomes = []
         for task in _unlabelled(tasks):
             info = replace(task_info(tasks, task.number), device=conditions.device)
@@ -195,7 +193,7 @@ class _Supports:
             return self._shown(self.task.target_images)
         number = self.task.number
         images, _ = self.tasks.targets_of(self.task.target_images[None], range(number, number + 1))
-        return torch.from_numpy(images[0])
+        return torch.from_numpy(images[0]).to(self.device)
 
 
 def _uses_table(learner: Learner, tasks: Tasks, conditions: Conditions) -> bool:
@@ -217,17 +215,15 @@ def _started(
         yield (StrictRun if conditions.law else TrustingRun)(learner, meta, embedded=embedded)
 
 
-def _embedded(learner: Learner, meta: Meta, images: Tensor) -> Tensor:
-    assert isinstance(learner, FixedEmbedding)
-    return learner.embed(meta, images)
-
-
 def _embedding_table(embed: Callable[[Tensor], Tensor], tasks: Tasks, device: str) -> Float[Tensor, "all *features"]:
     """Embed every image of the split, each on its own."""
     count, parts = len(tasks.images.rows), []
     for start in range(0, count, _EMBEDDED_AT_ONCE):
         numbers = np.arange(start, min(start + _EMBEDDED_AT_ONCE, count), dtype=np.int32)
-        parts.append(embed(torch.from_numpy(tasks.images.normalised(numbers)).to(device)))
+        images = torch.from_numpy(tasks.images.normalised(numbers)).to(device)
+        parts.append(embed(images))
+        if start == 0:
+            require_separate_answers("embed", embed, images, parts[0])
     return torch.cat(parts)
 
 

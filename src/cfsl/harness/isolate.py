@@ -121,7 +121,7 @@ class IsolatedRun:
         states, answers = observe_all(observe, self._state("begin", info, None, {}), supports, ask)
         logits = predict(targets())
         if thorough and not self._transductive:
-            require_separate_answers(self._name, predict, targets(), logits)
+            require_separate_answers(f"{self._name}.predict", predict, targets(), logits)
         return Outcome.of(logits, states, answers, time.perf_counter() - start)
 
     def embed(self, images: Shaped[Tensor, "n *shape"]) -> Shaped[Tensor, "n *features"]:

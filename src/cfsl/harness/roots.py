@@ -8,17 +8,31 @@ from __future__ import annotations
 
 import functools
 import gc
+import io
+import random
 import sys
 import types
 from collections.abc import Callable, Iterator, Mapping
 from operator import is_
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 
 _LIBRARIES = frozenset({"builtins", "typing", "abc", "pydantic", "pydantic_core", "torch", "numpy", "collections"})
 _OURS = frozenset({"cfsl.spec", "cfsl.learners.base"})  # base classes that hold nothing
 _PLAIN = (bool, int, float, complex, str, bytes, range, type(None), type(...))
+
+
+_READERS: dict[type, Callable[[Any], Any]] = {
+    io.BytesIO: io.BytesIO.getvalue,
+    io.StringIO: io.StringIO.getvalue,
+    random.Random: random.Random.getstate,
+    np.random.Generator: lambda generator: generator.bit_generator.state,
+    np.random.RandomState: lambda generator: generator.get_state(legacy=False),
+    torch.Generator: lambda generator: generator.get_state().numpy().tobytes(),
+}
+"""What keeps its content out of sight, and how to see it."""
 
 
 class Roots:
@@ -154,6 +168,9 @@ def _content_of(value: Any) -> Callable[[], tuple[Any]] | None:
     """Return a function that reads the content of what is compared by content."""
     if isinstance(value, torch.Tensor):
         return lambda: (value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes(),)
+    for kind, read in _READERS.items():
+        if isinstance(value, kind):
+            return lambda: (repr(read(value)).encode(),)
     if isinstance(value, functools._lru_cache_wrapper):
         return lambda: (str(value.cache_info()[1:]),)
     try:

@@ -83,7 +83,7 @@ class StrictRun:
         logits = self.predict(codec, states[-1], info, targets())
         if thorough and not getattr(self._learner, "transductive", False):
             predict = functools.partial(self.predict, codec, states[-1], info)
-            require_separate_answers(type(self._learner).__name__, predict, targets(), logits)
+            require_separate_answers(f"{type(self._learner).__name__}.predict", predict, targets(), logits)
         self._guard.end_task()
         return Outcome.of(logits, states, answers, time.perf_counter() - start)
 
@@ -135,7 +135,7 @@ class TrustingRun:
     def __init__(self, learner: Learner, meta: Meta, *, embedded: bool = False) -> None:
         """Trust the learner; `embedded` says that images come embedded already."""
         self._learner, self._meta = learner, meta
-        self._embed = learner.embed if isinstance(learner, FixedEmbedding) and not embedded else None
+        self._embedded = embedded
 
     def task(
         self,
@@ -158,8 +158,12 @@ class TrustingRun:
         unmeasured = [0] * (info.nss + 1)
         return Outcome(logits.detach().cpu(), unmeasured, unmeasured, answers, time.perf_counter() - start)
 
+    def embed(self, images: Shaped[Tensor, "n *shape"]) -> Shaped[Tensor, "n *features"]:
+        """Ask for what the learner wants to see instead of these images."""
+        return self._learner.embed(self._meta, images) if isinstance(self._learner, FixedEmbedding) else images
+
     def _shown(self, images: Shaped[Tensor, "n *shape"]) -> Shaped[Tensor, "n *features"]:
-        return images if self._embed is None else self._embed(self._meta, images)
+        return images if self._embedded else self.embed(images)
 
 
 def observe_all(
@@ -179,20 +183,22 @@ def observe_all(
 
 
 def require_separate_answers(
-    name: str,
-    predict: Callable[[Tensor], Tensor],
-    images: Shaped[Tensor, "targets *shape"],
-    together: Float[Tensor, "targets labels"],
+    call: str,
+    ask: Callable[[Tensor], Tensor],
+    images: Shaped[Tensor, "n *shape"],
+    together: Shaped[Tensor, "n *answer"],
 ) -> None:
     """Refuse a learner whose answer for an image depends on the other images, unless it says so."""
     some = torch.arange(0, len(images), 2)
-    alone = predict(images[some])
-    difference = float((alone - together[some]).nan_to_num(0, 0, 0).abs().max())
-    scale = max(1.0, float(together.nan_to_num(0, 0, 0).abs().max()))
-    if difference > _TOLERANCE * scale:
+    alone, shared = ask(images[some.to(images.device)]).cpu(), together[some.to(together.device)].cpu()
+    difference = (alone - shared).nan_to_num(0, 0, 0).abs().max() if alone.numel() else torch.zeros(())
+    scale = max(1.0, float(shared.nan_to_num(0, 0, 0).abs().max())) if alone.numel() else 1.0
+    infinities = not torch.equal(alone.isinf() * alone.sign().nan_to_num(), shared.isinf() * shared.sign().nan_to_num())
+    if infinities or float(difference) > _TOLERANCE * scale:
+        what = "some are infinite" if infinities else f"they differ by {float(difference):.3g}"
         raise DataFlowError(
-            f"{name}.predict gives other answers when half of the targets are left out (logits differ by "
-            f"{difference:.3g}); it looks at targets jointly. Declare transductive = True, or predict each alone."
+            f"{call} gives other answers when half of the images are left out ({what}); it looks at them jointly. "
+            f"Declare transductive = True, or look at each alone."
         )
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from cfsl.errors import DataFlowError
 from cfsl.learners.base import Meta, State, TaskInfo
@@ -69,13 +69,13 @@ class StateCodec:
         return self._unpacked(packed.tree)
 
     def _packed(self, node: Any, where: str) -> Any:
-        if isinstance(node, Tensor):
+        if type(node) in (Tensor, nn.Parameter):
             return self._packed_tensor(node)
-        if isinstance(node, dict):
+        if type(node) is dict:
             return {
                 self._packed_key(key, where): self._packed(value, f"{where}[{key!r}]") for key, value in node.items()
             }
-        if isinstance(node, list | tuple):
+        if type(node) in (list, tuple):
             return type(node)([self._packed(value, f"{where}[{i}]") for i, value in enumerate(node)])
         if node is None:
             return node

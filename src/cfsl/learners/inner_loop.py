@@ -289,7 +289,7 @@ class InnerLoop(FrozenSpec):
 
     def _require_fit(self, rates: Mapping[str, Tensor], params: Mapping[str, Tensor], info: TaskInfo) -> None:
         """Refuse a task of another shape than the weights were made for, naming both."""
-        name = type(self).__name__
+        name = str(getattr(self, "kind", type(self).__name__))
         if not rates:
             raise LearnerError(
                 f"{name} needs meta['params'] with learned rates; make them with init_for(), or train it"
@@ -299,7 +299,7 @@ class InnerLoop(FrozenSpec):
         sets, rest = divmod(trained, self.steps)
         too_long = info.nss > sets and self.extend == "refuse"
         if labels != info.labels or too_long or rest:
-            hint = ', or use extend="last_set"' if labels == info.labels and not rest else ""
+            hint = ', or use extend="last_set" (--set extend=last_set)' if labels == info.labels and not rest else ""
             raise LearnerError(
                 f"these weights of {name} are for {labels} labels and {trained} inner steps; this task has "
                 f"{info.labels} labels and {info.nss * self.steps} steps ({info.nss} support sets of {self.steps}). "

@@ -110,6 +110,8 @@ def _trained(
 
 def best_epochs(folder: Path, count: int) -> list[int]:
     """Return the best epochs of a training folder by validation accuracy, best first."""
+    if not (folder / LAST).exists():
+        raise CheckpointError(f"{folder} holds no training run ({LAST} is missing); name a folder of 'cfsl train'")
     _, notes = read_checkpoint(folder / LAST)
     keep = notes["identity"]["training"]["schedule"]["keep"]
     kept = _best_epochs([Epoch(**epoch) for epoch in notes["history"]], keep)
