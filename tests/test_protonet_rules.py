@@ -86,7 +86,7 @@ def test_each_support_set_and_all_targets_have_statistics_of_their_own(small):
 def test_the_law_finds_out_who_claims_to_look_at_targets_one_by_one(kind, small, monkeypatch):
     monkeypatch.setattr(kind, "transductive", False)
     learner, tasks = kind(net=NET, norm="batch"), tasks_of(small, SPECS["B"], 1)
-    with pytest.raises(DataFlowError, match="looks at targets jointly"):
+    with pytest.raises(DataFlowError, match="looks at them jointly"):
         evaluate(learner, tasks, meta_of(learner), table=False)
 
 

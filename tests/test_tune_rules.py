@@ -211,7 +211,7 @@ def test_only_batch_statistics_make_it_transductive(learner):
 def test_the_harness_finds_out_who_looks_at_targets_jointly(monkeypatch):
     monkeypatch.setattr(Tune, "transductive", False)
     spec, learner = TASKS["new classes"], Tune(net=NET, norm="batch")
-    with pytest.raises(DataFlowError, match="looks at targets jointly"):
+    with pytest.raises(DataFlowError, match="looks at them jointly"):
         StrictRun(learner, meta_of(learner)).task(info_of(spec), iter(supports_of(spec)), targets)
 
 

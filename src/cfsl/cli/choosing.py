@@ -144,7 +144,7 @@ def ranked(combinations: list[dict[str, Any]], traces: list[Trace]) -> list[Trie
 def _trace(learner: Any, tasks: Tasks, meta: Any, progress: Callable[[int], None]) -> Trace:
     from cfsl.harness.evaluate import evaluate
 
-    return evaluate(learner, tasks, meta, progress=progress)
+    return evaluate(learner, tasks, meta, accelerate=True, progress=progress)
 
 
 def _say_table(learner: str, tried: list[Tried], tasks: Tasks) -> None:

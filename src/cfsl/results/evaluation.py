@@ -41,6 +41,7 @@ def evaluation_of(
     """Evaluate a learner and measure what it costs; `checkpoint` is what its training run wrote about itself."""
     start = time.perf_counter()
     trace = evaluate_under(conditions, learner, tasks, meta, workers, progress)
+    seconds = time.perf_counter() - start
     macs = vars(measure_macs(learner, tasks, meta))
     card = {
         "learner": {"name": name, **described(learner)},
@@ -53,7 +54,7 @@ def evaluation_of(
         "metrics": measurements(trace),
         "macs": macs | {"training_step": (checkpoint or {}).get("step_macs")},
         "peak_memory": measure_peak_memory(learner, tasks, meta),
-        "seconds": time.perf_counter() - start,
+        "seconds": seconds,
         "environment": environment(conditions.device),
     }
     return Evaluation(card, trace)
