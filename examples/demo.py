@@ -65,7 +65,10 @@ class Size:
     """In an epoch of training."""
 
 
-def main(size: Size = Size()) -> None:  # noqa: B008 - frozen
+FULL = Size()
+
+
+def main(size: Size = FULL) -> None:
     """Draw the data, train, evaluate, and say where everything is."""
     console = Console()
     FOLDER.mkdir(exist_ok=True)
@@ -82,10 +85,9 @@ def main(size: Size = Size()) -> None:  # noqa: B008 - frozen
     for table in _tables(cards, size.learners):
         console.print(table)
     accuracy_chart(cards, f"{data.name}, 5-way 1-shot").savefig(FOLDER / "accuracy.png", dpi=150)
-    console.print(
-        "ATM: memory kept between support sets, relative to all support images. MACs: of one task, in millions."
-    )
-    console.print(f"trained for a minute each: a first look, not the benchmark. Cards and pictures: {FOLDER.resolve()}")
+    console.print("ATM: memory kept between support sets, as a multiple of all support images.")
+    console.print("MMACs: million multiply-accumulates. Trained for a minute or less: a first look.")
+    console.print(f"done: cards, pictures and a chart are in {FOLDER.resolve()}", soft_wrap=True)
 
 
 def _drawn(name: str, bar: Bar) -> cfsl.Dataset:

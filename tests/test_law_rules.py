@@ -633,6 +633,73 @@ def test_a_learner_that_waits_and_clears_up_is_caught_in_a_task_drawn_at_random(
     assert 20 < elsewhere.tasks < 200
 
 
+@pytest.fixture
+def only_the_first_tasks_closely(monkeypatch):
+    """Never draw a task that is watched closely."""
+    monkeypatch.setattr("cfsl.harness.run.secrets.randbelow", lambda most: 1)
+
+
+def test_what_is_kept_is_found_at_the_end_of_a_task_that_is_not_watched_closely(only_the_first_tasks_closely):
+    elsewhere = types.ModuleType("elsewhere")
+    elsewhere.tasks = 0
+
+    class Keeps(Honest):
+        def begin(self, meta, info):
+            elsewhere.tasks += 1
+            return {}
+
+        def observe(self, state, support):
+            if elsewhere.tasks > 20:
+                remember(MEMORY, support)
+            return state
+
+        def predict(self, state, images):
+            return torch.zeros(len(images), LABELS)
+
+    MEMORY.clear()
+    with pytest.raises(DataFlowError, match="MEMORY"):
+        run(Keeps(), tasks=200)
+    assert elsewhere.tasks == 21
+
+
+class ScribblesLate(Honest):
+    """Writes to its weights in a late task, past torch."""
+
+    def begin(self, meta, info):
+        return {"weights": meta["w"], "labels": info.labels}
+
+    def observe(self, state, support):
+        return state
+
+    def predict(self, state, images):
+        state["weights"].numpy()[0] += 1 if images[0].sum() == state["weights"][1] else 0
+        return torch.zeros(len(images), state["labels"])
+
+
+def test_weights_that_changed_in_any_task_are_found_at_the_end(glyphs, only_the_first_tasks_closely):
+    tasks = cfsl.Tasks(glyphs, cfsl.TaskSpec.type_b(nss=2, n_way=2), numbers=range(30))
+    sums = torch.stack([task.target.images[0].sum() for task in tasks])
+    late = next(i for i in range(8, 30) if sums[i] not in sums[:8])
+    with pytest.raises(DataFlowError, match="learned weights 'w'"):
+        cfsl.evaluate(ScribblesLate(), tasks, {"w": torch.tensor([0.0, float(sums[late])])})
+
+
+def test_tasks_are_run_on_one_thread_whatever_the_process_has(glyphs):
+    class Counts(Honest):
+        def predict(self, state, images):
+            return torch.full((len(images), state["info"].labels), float(torch.get_num_threads()))
+
+        def observe(self, state, support):
+            return state
+
+    tasks = cfsl.Tasks(glyphs, cfsl.TaskSpec.type_b(nss=2, n_way=2), numbers=range(1))
+    torch.set_num_threads(2)
+    try:
+        assert (cfsl.evaluate(Counts(), tasks).logits == 1).all()
+    finally:
+        torch.set_num_threads(1)
+
+
 def test_weights_that_are_written_and_put_back_within_a_task_are_noticed():
     class Scribbles(Honest):
         def observe(self, state, support):
