@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 from cfsl.cli.choosing import combinations, ranked
-from cfsl.cli.hyper import changed, parsed_change, written_change
+from cfsl.cli.hyper import parsed_change, written_change
 from cfsl.errors import SpecError
 from cfsl.harness.trace import Trace
+from cfsl.learners.changes import changed
 from cfsl.learners.ewc import Ewc
 from cfsl.learners.registry import find_learner
 from cfsl.learners.replay import Replay

@@ -9,6 +9,8 @@ CfslError                      the command line prints it as one line and exits 
 |   +-- ImageError             an image that cannot be decoded
 |   +-- FetchError             a download that failed
 +-- ManifestError              a task manifest that is damaged or does not match
++-- CardError                  a result card or its answers that are damaged, or not what they say they are
+|   +-- UnknownTasksError      the tasks of a card cannot be had here
 +-- CheckpointError            a checkpoint that is damaged, or of another run
 +-- LearnerError               a learner that does not do what learners do (wrong shape of logits ...)
     +-- DataFlowError          a learner that carries data past a support set by other means than its state
@@ -57,6 +59,14 @@ class FetchError(DataError):
 
 class ManifestError(CfslError):
     """A task manifest that is damaged or does not match."""
+
+
+class CardError(CfslError):
+    """A result card or its answers that are damaged, or not what they say they are."""
+
+
+class UnknownTasksError(CardError):
+    """The tasks of a card cannot be had here: neither a manifest nor the data set is there."""
 
 
 class CheckpointError(CfslError):

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cfsl.cli.console import counting, print_json, say
-from cfsl.cli.hyper import changed, parsed_change, parsed_value, written_change
+from cfsl.cli.hyper import parsed_change, parsed_value, written_change
 from cfsl.cli.learning import (
     Changes,
     Json,
@@ -25,6 +25,7 @@ from cfsl.cli.learning import (
 )
 from cfsl.cli.setting import Setting, takes_setting
 from cfsl.errors import SpecError
+from cfsl.learners.changes import changed
 
 if TYPE_CHECKING:
     from cfsl.data.tasks import Tasks
@@ -177,7 +178,7 @@ def _options(values: dict[str, Any]) -> str:
 
 
 def _card(learner: str, built: Any, tried: list[Tried], tasks: Tasks, checkpoint: Path | None) -> dict[str, Any]:
-    from cfsl.results.card import environment
+    from cfsl.results.environment import environment
     from cfsl.results.evaluation import described, tasks_described
 
     best = next(one for one in tried if one.best)
@@ -189,7 +190,7 @@ def _card(learner: str, built: Any, tried: list[Tried], tasks: Tasks, checkpoint
         "tried": [asdict(one) for one in tried],
         "chosen": best.values,
         "options": _options(best.values),
-        "environment": environment(),
+        "circumstances": {"environment": environment()},
     }
 
 

@@ -11,15 +11,17 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from cfsl.cli.console import counting, print_json, say
-from cfsl.cli.hyper import changed, parsed_change
+from cfsl.cli.hyper import parsed_change
 from cfsl.cli.setting import Setting, takes_setting
 from cfsl.errors import CfslError, SpecError, lookup
+from cfsl.learners.changes import changed
 
 if TYPE_CHECKING:
     from cfsl.data.tasks import Tasks
     from cfsl.harness.evaluate import Conditions
     from cfsl.harness.trace import Trace
     from cfsl.harness.workers import Workers
+    from cfsl.metrics.answers import Answers
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 Name = Annotated[str, typer.Argument(help="A learner of 'cfsl learners', or your own as package.module:Class.")]
@@ -96,16 +98,14 @@ def evaluate(
     with Workers(workers) as pool:
         with counting(f"evaluating {learner}", tasks, "tasks") as progress:
             shared = pool if workers > 1 else 1
-            card, trace = evaluation_of(
+            card, trace, answered = evaluation_of(
                 learner, built, chosen, meta, conditions, checkpoint=notes, workers=shared, progress=progress
             )
+        answers = {"": answered}
         if members is not None:
-            card["ensemble"] = _ensembled(built, chosen, trace, members, conditions, shared)
-            card["ensemble"]["macs"] = {
-                part: len(members.epochs) * card["macs"][part] for part in ("adaptation", "prediction")
-            }
+            answers["ensemble"] = _add_ensemble(card, built, chosen, trace, members, conditions, shared)
     if out is not None:
-        write_card(out, card)
+        card = write_card(out, card, answers)
     if json:
         print_json(card)
         return
@@ -141,11 +141,18 @@ def _members(checkpoint: Path | None, count: int | None, average: str | None) ->
     return _Members(checkpoint, best_epochs(checkpoint, count), chosen)
 
 
-def _ensembled(
-    learner: Any, tasks: Tasks, best: Trace, members: _Members, conditions: Conditions, workers: int | Workers
-) -> dict[str, Any]:
-    """Evaluate the members after the best one, and measure what all of them say together."""
+def _add_ensemble(
+    card: dict[str, Any],
+    learner: Any,
+    tasks: Tasks,
+    best: Trace,
+    members: _Members,
+    conditions: Conditions,
+    workers: int | Workers,
+) -> Answers:
+    """Evaluate the members after the best one; put on the card what all of them say together, and return it."""
     from cfsl.harness.evaluate import evaluate_under
+    from cfsl.metrics.answers import answers_of, rounded
     from cfsl.metrics.ensemble import ensemble
     from cfsl.results.card import measurements
     from cfsl.training.loop import best_weights
@@ -156,13 +163,16 @@ def _ensembled(
             evaluate_under(conditions, learner, tasks, best_weights(members.folder, rank), workers, progress)
             for rank in ranks
         ]
-    return {
+    answers = rounded(answers_of(ensemble([best, *others], members.average)))
+    card["ensemble"] = {
         "members": len(members.epochs),
         "average": members.average,
         "epochs": members.epochs,
-        "metrics": measurements(ensemble([best, *others], members.average)),
-        "seconds": time.perf_counter() - start,
+        "metrics": measurements(answers),
+        "macs": {part: len(members.epochs) * card["macs"][part] for part in ("adaptation", "prediction")},
     }
+    card["circumstances"]["ensemble_seconds"] = time.perf_counter() - start
+    return answers
 
 
 def _say_result(learner: str, tasks: Tasks, card: dict[str, Any]) -> None:
@@ -174,13 +184,14 @@ def _say_result(learner: str, tasks: Tasks, card: dict[str, Any]) -> None:
     say(f"  {describe_spec(tasks.spec)}")
     _say_metrics(card["metrics"], card["macs"])
     say(f"  peak memory    {card['peak_memory'] / 1e6:.1f} MB beside weights and images")
-    say(f"  {card['seconds']:.1f} s on {card['environment']['processor']}")
+    around = card["circumstances"]
+    say(f"  {around['seconds']:.1f} s on {around['environment']['processor']}")
     if "ensemble" in card:
         together = card["ensemble"]
         epochs = ", ".join(str(epoch + 1) for epoch in together["epochs"])
         say(f"ensemble of {together['members']}: epochs {epochs}, mean of {together['average']}")
         _say_metrics(together["metrics"], together["macs"])
-        say(f"  {together['seconds']:.1f} s more")
+        say(f"  {around['ensemble_seconds']:.1f} s more")
 
 
 def _say_metrics(metrics: dict[str, Any], macs: dict[str, int]) -> None:

@@ -21,7 +21,7 @@ from cfsl.harness.trace import Trace
 from cfsl.harness.workers import Workers, on_device, threads
 from cfsl.learners.base import FixedEmbedding, Learner, Meta, Support, TaskInfo
 from cfsl.learners.maml_fast import accelerated
-from cfsl.spec import TaskSpec
+from cfsl.sampling.plan import groups_seen
 
 _EMBEDDED_AT_ONCE = 32
 """Small enough for the maps to stay in the cache: twice as fast as 256 on the CPU."""
@@ -240,11 +240,5 @@ def _trace(tasks: Tasks, outcomes: list[Outcome], *, progressive: bool) -> Trace
         bookkeeping_bytes=np.array([outcome.bookkeeping_bytes for outcome in outcomes], np.int64),
         support_bytes=spec.support_images * image_bytes,
         progressive=None if answers is None else answers.astype(np.int32),
-        seen=_groups_seen(spec) if progressive else None,
+        seen=groups_seen(spec) if progressive else None,
     )
-
-
-def _groups_seen(spec: TaskSpec) -> np.ndarray:
-    """Return how many groups had been shown after each support set."""
-    sets = np.arange(spec.nss, dtype=np.int64)
-    return sets + 1 if spec.kind == "instance" else sets // spec.interval + 1

@@ -1,1 +1,1 @@
-"""Metrics: pure functions of a Trace."""
+"""Metrics: pure functions of a Trace, or of what was kept of it."""

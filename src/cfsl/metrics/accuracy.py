@@ -11,34 +11,26 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Float32, Float64, Int64
+from jaxtyping import Float64
 
 from cfsl.errors import SpecError
-from cfsl.harness.trace import Trace
-from cfsl.metrics.answers import log_probabilities, predicted_labels
+from cfsl.metrics.answers import Scorable, answers_of, predictions
 from cfsl.metrics.student import critical_t95
 
 PerTask = Float64[np.ndarray, " tasks"]
 
 
-def task_accuracies(trace: Trace) -> PerTask:
+def task_accuracies(run: Scorable) -> PerTask:
     """Return the part of each task's targets whose label was predicted; a target without an answer is wrong."""
-    return np.asarray((predicted_labels(trace.logits) == trace.labels).mean(axis=1, dtype=np.float64))
+    return np.asarray((predictions(run) == run.labels).mean(axis=1, dtype=np.float64))
 
 
-def task_cross_entropies(trace: Trace) -> PerTask:
+def task_cross_entropies(run: Scorable) -> PerTask:
     """Return each task's mean over targets of -log softmax(logits)[label], in nats.
 
     It is infinite if a target's own label was held to be impossible, or if a target has no answer.
     """
-    # Task by task: a float64 copy of all logits of 600 long tasks would not fit in memory.
-    return np.array([_cross_entropy(*task) for task in zip(trace.logits, trace.labels, strict=True)], np.float64)
-
-
-def _cross_entropy(logits: Float32[np.ndarray, "targets labels"], labels: Int64[np.ndarray, " targets"]) -> float:
-    """Return the mean cross-entropy of one task."""
-    own = np.take_along_axis(log_probabilities(logits), labels[:, None], axis=1)
-    return float(np.where(np.isnan(own), np.inf, -own).mean())
+    return np.asarray(0.0 - answers_of(run).log_likelihood.mean(axis=1))  # and never -0.0
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What logits say: a label and its probabilities, or nothing.
+"""What logits say: a label and its probabilities, or nothing; and what of a run is enough to score it.
 
 A label that cannot be meant may have the logit -inf. A target whose largest logit is not finite (NaN, +inf, or every
 label impossible) has no answer: a learner that diverged must not score by the label that argmax happens to fall on.
@@ -6,11 +6,80 @@ label impossible) has no answer: a learner that diverged must not score by the l
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
 import numpy as np
-from jaxtyping import Float32, Float64, Int64
+from jaxtyping import Float32, Float64, Int32, Int64
+
+from cfsl.harness.trace import Trace
 
 NO_ANSWER = -1
 """The predicted label of a target without an answer; no target bears it."""
+_LARGEST = float(np.finfo(np.float16).max)
+
+
+@dataclass(frozen=True)
+class Answers:
+    """What of a run is enough to work out every metric again: for each target three numbers instead of all logits."""
+
+    predicted: Int64[np.ndarray, "tasks targets"]
+    """The label that was predicted, or NO_ANSWER."""
+    log_likelihood: Float64[np.ndarray, "tasks targets"]
+    """The log of the probability of the right label; -inf if it was held to be impossible, or without an answer."""
+    confidence: Float64[np.ndarray, "tasks targets"]
+    """The largest probability; 1 without an answer."""
+    labels: Int64[np.ndarray, "tasks targets"]
+    groups: Int64[np.ndarray, "tasks targets"]
+    state_bytes: Int64[np.ndarray, "tasks boundaries"]
+    bookkeeping_bytes: Int64[np.ndarray, "tasks boundaries"]
+    support_bytes: int
+    progressive: Int32[np.ndarray, "tasks sets targets"] | None = None
+    seen: Int64[np.ndarray, " sets"] | None = None
+
+
+Scorable: TypeAlias = Trace | Answers
+"""What can be scored: a run with all its logits, or what was kept of it."""
+
+
+def answers_of(run: Scorable) -> Answers:
+    """Return what is enough to score a run; that of `Answers` is itself."""
+    if isinstance(run, Answers):
+        return run
+    # Task by task: a float64 copy of all logits of 600 long tasks would not fit in memory.
+    tasks = [_likelihoods(*task) for task in zip(run.logits, run.labels, strict=True)]
+    return Answers(
+        predicted=predicted_labels(run.logits),
+        log_likelihood=np.stack([own for own, _ in tasks]),
+        confidence=np.stack([confidence for _, confidence in tasks]),
+        labels=run.labels,
+        groups=run.groups,
+        state_bytes=run.state_bytes,
+        bookkeeping_bytes=run.bookkeeping_bytes,
+        support_bytes=run.support_bytes,
+        progressive=run.progressive,
+        seen=run.seen,
+    )
+
+
+def rounded(answers: Answers) -> Answers:
+    """Return the answers in half precision, which is what cards are measured from and what is stored beside them.
+
+    Log-likelihoods and confidences are those of float16, and finite ones stay finite. The confidence of a right answer
+    is the exponential of its log-likelihood, so that it need not be stored. Rounding twice is rounding once.
+    """
+    finite = np.isfinite(answers.log_likelihood)
+    own = np.where(finite, answers.log_likelihood.clip(-_LARGEST, _LARGEST), -np.inf).astype(np.float16)
+    sure = answers.confidence.astype(np.float16).astype(np.float64)
+    own = own.astype(np.float64)
+    return replace(
+        answers, log_likelihood=own, confidence=np.where(answers.predicted == answers.labels, np.exp(own), sure)
+    )
+
+
+def predictions(run: Scorable) -> Int64[np.ndarray, "tasks targets"]:
+    """Return the predicted labels of a run."""
+    return run.predicted if isinstance(run, Answers) else predicted_labels(run.logits)
 
 
 def predicted_labels(logits: Float32[np.ndarray, "*targets labels"]) -> Int64[np.ndarray, "*targets"]:
@@ -26,3 +95,13 @@ def log_probabilities(logits: Float32[np.ndarray, "targets labels"]) -> Float64[
     # NaN goes through subtraction in silence and marks the whole row; inf - inf would warn.
     shifted = wide - np.where(np.isfinite(top), top, np.nan)
     return np.asarray(shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True)))
+
+
+def _likelihoods(
+    logits: Float32[np.ndarray, "targets labels"], labels: Int64[np.ndarray, " targets"]
+) -> tuple[Float64[np.ndarray, " targets"], Float64[np.ndarray, " targets"]]:
+    """Return the log-likelihood of the right label and the largest probability, for every target of one task."""
+    logs = log_probabilities(logits)
+    own = np.take_along_axis(logs, labels[:, None], axis=1)[:, 0]
+    largest = np.exp(logs.max(axis=1))
+    return np.where(np.isnan(own), -np.inf, own), np.where(np.isnan(largest), 1.0, largest)

@@ -17,9 +17,8 @@ import numpy as np
 from jaxtyping import Bool, Float64, Int64
 
 from cfsl.errors import SpecError
-from cfsl.harness.trace import Trace
 from cfsl.metrics.accuracy import PerTask
-from cfsl.metrics.answers import predicted_labels
+from cfsl.metrics.answers import Scorable, predictions
 
 PerSet = Float64[np.ndarray, " sets"]
 PerGroup = Float64[np.ndarray, " groups"]
@@ -34,46 +33,46 @@ class ProgressiveAccuracy:
     per_task: Float64[np.ndarray, "tasks sets"]
 
 
-def progressive_accuracy(trace: Trace) -> ProgressiveAccuracy:
+def progressive_accuracy(run: Scorable) -> ProgressiveAccuracy:
     """Return the accuracy on what has been shown so far. Every target counts the same, whatever its group."""
-    history = _history(trace)
+    history = _history(run)
     right = (history.right * history.shown).sum(axis=2)
     per_task = right / (history.targets[:, None] * history.shown).sum(axis=2)
     return ProgressiveAccuracy(per_task.mean(axis=0), per_task)
 
 
-def group_accuracies(trace: Trace) -> PerGroup:
+def group_accuracies(run: Scorable) -> PerGroup:
     """Return the final accuracy on the targets of each group, as the mean over tasks."""
-    hits = (predicted_labels(trace.logits) == trace.labels)[:, None]
-    return np.asarray(_accuracies(*_count(hits, trace.groups))[:, 0].mean(axis=0))
+    hits = (predictions(run) == run.labels)[:, None]
+    return np.asarray(_accuracies(*_count(hits, run.groups))[:, 0].mean(axis=0))
 
 
-def group_matrix(trace: Trace) -> Float64[np.ndarray, "sets groups"]:
+def group_matrix(run: Scorable) -> Float64[np.ndarray, "sets groups"]:
     """Return a[s, g], as the mean over tasks; NaN for groups not yet shown."""
-    return np.asarray(_history(trace).accuracies.mean(axis=0))
+    return np.asarray(_history(run).accuracies.mean(axis=0))
 
 
-def forgetting(trace: Trace) -> PerTask | None:
+def forgetting(run: Scorable) -> PerTask | None:
     """Return how much of earlier groups was known once and is lost at the end, in each task; None with a single group.
 
     Chaudhry et al. 2018: max over s before the last of a[s, g], minus a[last, g]; averaged over all groups g but the
     one still being shown at the end. Only support sets from the group's first one on are looked at. The maximum is
     taken in each task, so that with few targets a learner that merely wavers has forgetting above 0, too.
     """
-    history = _history(trace)
+    history = _history(run)
     if not history.over.any():
         return None
     over = history.accuracies[:, :, history.over]
     return np.asarray((np.nanmax(over[:, :-1], axis=1) - over[:, -1]).mean(axis=1))
 
 
-def backward_transfer(trace: Trace) -> PerTask | None:
+def backward_transfer(run: Scorable) -> PerTask | None:
     """Return what later groups did to earlier ones, in each task; None with a single group.
 
     Lopez-Paz and Ranzato 2017: a[last, g] - a[s(g), g], where s(g) is the last support set that showed group g;
     averaged over all groups g but the one still being shown at the end. Negative values are forgetting.
     """
-    history = _history(trace)
+    history = _history(run)
     if not history.over.any():
         return None
     groups = np.flatnonzero(history.over)
@@ -103,18 +102,18 @@ class _History(NamedTuple):
         return np.asarray(self.last_shown < len(self.shown) - 1)
 
 
-def _history(trace: Trace) -> _History:
+def _history(run: Scorable) -> _History:
     """Count what was right, or say what the trace lacks."""
-    if trace.progressive is None or trace.seen is None:
+    if run.progressive is None or run.seen is None:
         raise SpecError("this trace holds final answers only; run it again with predictions after every support set")
-    right, targets = _count(trace.progressive == trace.labels[:, None], trace.groups)
+    right, targets = _count(run.progressive == run.labels[:, None], run.groups)
     groups = np.arange(targets.shape[1])
-    if trace.seen[-1] < len(groups):
-        raise SpecError(f"the targets are of {len(groups)} groups, but only {trace.seen[-1]} were ever shown")
+    if run.seen[-1] < len(groups):
+        raise SpecError(f"the targets are of {len(groups)} groups, but only {run.seen[-1]} were ever shown")
     # Groups are numbered as they appear, and a group lasts until the next appears.
-    first_shown = np.searchsorted(trace.seen, groups, side="right")
-    last_shown = np.searchsorted(trace.seen, trace.seen[first_shown], side="right") - 1
-    return _History(right, targets, groups < trace.seen[:, None], last_shown)
+    first_shown = np.searchsorted(run.seen, groups, side="right")
+    last_shown = np.searchsorted(run.seen, run.seen[first_shown], side="right") - 1
+    return _History(right, targets, groups < run.seen[:, None], last_shown)
 
 
 def _count(

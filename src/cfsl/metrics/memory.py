@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float64, Int64
 
-from cfsl.harness.trace import Trace
+from cfsl.metrics.answers import Scorable
 
 
 @dataclass(frozen=True)
@@ -29,13 +29,13 @@ class Atm:
     """All that is kept, before the first support set and then after each."""
 
 
-def atm(trace: Trace) -> Atm:
+def atm(run: Scorable) -> Atm:
     """Return the Across-Task Memory of a learner."""
     return Atm(
-        total=_peak(trace.state_bytes, trace.support_bytes),
-        representation=_peak(trace.state_bytes - trace.bookkeeping_bytes, trace.support_bytes),
-        bookkeeping=_peak(trace.bookkeeping_bytes, trace.support_bytes),
-        curve=trace.state_bytes.mean(axis=0, dtype=np.float64) / trace.support_bytes,
+        total=_peak(run.state_bytes, run.support_bytes),
+        representation=_peak(run.state_bytes - run.bookkeeping_bytes, run.support_bytes),
+        bookkeeping=_peak(run.bookkeeping_bytes, run.support_bytes),
+        curve=run.state_bytes.mean(axis=0, dtype=np.float64) / run.support_bytes,
     )
 
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from cfsl.errors import SpecError
-from cfsl.harness.trace import Trace
 from cfsl.metrics.accuracy import PerTask, summarise, task_accuracies
+from cfsl.metrics.answers import Scorable
 from cfsl.metrics.student import two_sided_p
 
 _ROUNDING = 1e-12
@@ -30,7 +30,7 @@ class PairedComparison:
     """How many tasks."""
 
 
-def compare(a: Trace, b: Trace) -> PairedComparison:
+def compare(a: Scorable, b: Scorable) -> PairedComparison:
     """Compare the accuracies of two learners on the same tasks; refuse traces of different tasks.
 
     A trace does not hold its images: tasks are held to be the same if all labels and groups of their targets are, in
@@ -39,10 +39,10 @@ def compare(a: Trace, b: Trace) -> PairedComparison:
     _require_same_tasks(a, b)
     differences = task_accuracies(a) - task_accuracies(b)
     summary = summarise(differences)
-    return PairedComparison(summary.mean, summary.ci95, _paired_p(differences), summary.count)
+    return PairedComparison(summary.mean, summary.ci95, paired_p(differences), summary.count)
 
 
-def _paired_p(differences: PerTask) -> float:
+def paired_p(differences: PerTask) -> float:
     """Return the p of the paired t test, or of the exact sign-flip test if all differences are the same."""
     if np.abs(differences).max() < _ROUNDING:
         return 1.0
@@ -53,7 +53,7 @@ def _paired_p(differences: PerTask) -> float:
     return two_sided_p(float(t), len(differences) - 1)
 
 
-def _require_same_tasks(a: Trace, b: Trace) -> None:
+def _require_same_tasks(a: Scorable, b: Scorable) -> None:
     """Refuse traces whose targets differ."""
     if a.labels.shape != b.labels.shape:
         raise SpecError(
@@ -68,5 +68,5 @@ def _require_same_tasks(a: Trace, b: Trace) -> None:
         )
 
 
-def _size(trace: Trace) -> str:
-    return "{} tasks of {} targets".format(*trace.labels.shape)
+def _size(run: Scorable) -> str:
+    return "{} tasks of {} targets".format(*run.labels.shape)

@@ -1,86 +1,147 @@
-"""A result card: one JSON file that says what was run, on what, and what came out."""
+"""A result card: one JSON file that says what was run, on what, and what came out. docs/results.md has every key.
+
+What differs from run to run (time, hardware) is under "circumstances"; all else is the same for the same run. Beside a
+card are the answers that its numbers were measured from (see `sidecar.py`), so that everybody can check them.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import json
-import os
-import platform
+import math
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
-from cfsl import __version__
-from cfsl.errors import CfslError
+from cfsl.errors import CardError
 from cfsl.files import written_whole
-from cfsl.harness.trace import Trace
 from cfsl.metrics.accuracy import summarise, task_accuracies, task_cross_entropies
-from cfsl.metrics.answers import NO_ANSWER, predicted_labels
+from cfsl.metrics.answers import NO_ANSWER, Answers, Scorable, answers_of
 from cfsl.metrics.calibration import expected_calibration_error
 from cfsl.metrics.forgetting import backward_transfer, forgetting, group_accuracies, progressive_accuracy
 from cfsl.metrics.memory import atm
+from cfsl.results.sidecar import write_answers
 
-FORMAT = 1
+FORMAT = 2
+RESULT = "result"
+"""The kind of a card that states no other."""
+Card: TypeAlias = dict[str, Any]
+_NEEDED = ("learner", "tasks", "metrics", "macs")
+_WITH_NUMBERS = ("metrics", "ensemble", "checkpoint", "history")
+_NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
-def measurements(trace: Trace) -> dict[str, Any]:
-    """Return every metric of a trace, ready for JSON; fractions, not percent."""
-    memory = atm(trace)
+def measurements(run: Scorable) -> dict[str, Any]:
+    """Return every metric of a run, ready for JSON; fractions, not percent."""
+    answers = answers_of(run)
+    memory = atm(answers)
     measured: dict[str, Any] = {
-        "accuracy": asdict(summarise(task_accuracies(trace))),
-        "cross_entropy": asdict(summarise(task_cross_entropies(trace))),
-        "calibration_error": expected_calibration_error(trace),
-        "diverged": float((predicted_labels(trace.logits) == NO_ANSWER).mean()),
+        "accuracy": asdict(summarise(task_accuracies(answers))),
+        "cross_entropy": asdict(summarise(task_cross_entropies(answers))),
+        "calibration_error": expected_calibration_error(answers),
+        "diverged": float((answers.predicted == NO_ANSWER).mean()),
         "atm": {
             "total": memory.total,
             "representation": memory.representation,
             "bookkeeping": memory.bookkeeping,
             "curve": [float(value) for value in memory.curve],
         },
-        "group_accuracy": [float(value) for value in group_accuracies(trace)],
+        "group_accuracy": [float(value) for value in group_accuracies(answers)],
     }
-    if trace.progressive is not None:
-        per_task = {"forgetting": forgetting(trace), "backward_transfer": backward_transfer(trace)}
-        measured["progressive_accuracy"] = [float(value) for value in progressive_accuracy(trace).mean]
+    if answers.progressive is not None:
+        per_task = {"forgetting": forgetting(answers), "backward_transfer": backward_transfer(answers)}
+        measured["progressive_accuracy"] = [float(value) for value in progressive_accuracy(answers).mean]
         measured |= {name: asdict(summarise(v)) for name, v in per_task.items() if v is not None}
     return measured
 
 
-def environment(device: str = "cpu") -> dict[str, Any]:
-    """Return what ran the code: versions and hardware, no names of machines or people."""
-    import numpy
-    import torch
+def write_card(path: Path, card: Mapping[str, Any], answers: Mapping[str, Answers] | None = None) -> Card:
+    """Write a card, whole or not at all, and return it as `read_card` would.
 
-    return {
-        "cfsl": __version__,
-        "torch": torch.__version__,
-        "numpy": numpy.__version__,
-        "python": platform.python_version(),
-        "machine": platform.machine(),
-        "processor": processor(device),
-        "device": device,
-        "cores": os.cpu_count(),
-    }
-
-
-def processor(device: str) -> str:
-    """Name the hardware that computed, so that times can be compared."""
-    import torch
-
-    if device == "cuda":
-        return torch.cuda.get_device_name()
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return platform.processor() or platform.machine()
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.machine()
-
-
-def write_card(path: Path, card: dict[str, Any]) -> None:
-    """Write a card, whole or not at all."""
+    The answers of the learner ("") and of its ensemble ("ensemble") are written first, beside it, and the card names
+    their file. Its metrics should have been measured from `rounded` answers: those are what is stored.
+    """
+    beside = path.with_name(f"{path.stem}.answers.npz")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        if answers is not None:
+            write_answers(beside, answers)
+        full = {"run": None} | dict(card) | {"format": FORMAT, "answers": None if answers is None else _named(beside)}
         with written_whole(path) as part:
-            part.write_text(json.dumps({"format": FORMAT} | card, indent=1, sort_keys=True) + "\n")
+            part.write_text(
+                json.dumps(_strict(full), indent=1, sort_keys=True, allow_nan=False) + "\n", encoding="utf-8"
+            )
     except OSError as error:
-        raise CfslError(f"{path} cannot be written: {error.strerror or error}") from error
+        raise CardError(f"{path} cannot be written: {error.strerror or error}") from error
+    return full
+
+
+def _named(path: Path) -> dict[str, Any]:
+    content = path.read_bytes()
+    return {"file": path.name, "sha256": hashlib.sha256(content).hexdigest(), "bytes": len(content)}
+
+
+def read_card(path: Path) -> Card:
+    """Read a card of this format or an older one, as one of this format; refuse what is damaged or newer."""
+    try:
+        card: Any = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise CardError(f"{path} cannot be read: {error.strerror or error}") from error
+    except (ValueError, RecursionError) as error:
+        raise CardError(f"{path} is damaged, or no result card: {error}") from error
+    stated = card.get("format") if isinstance(card, dict) else None
+    if type(stated) is not int or stated < 1:
+        raise CardError(f"{path} is no result card: it states no format")
+    if stated > FORMAT:
+        raise CardError(f"{path} has format {stated}, which a newer cfsl wrote; this version reads up to {FORMAT}")
+    missing = [key for key in _NEEDED if not isinstance(card.get(key), dict)]
+    if missing and kind_of(card) == RESULT:
+        raise CardError(f"{path} is no whole result card: it has no {', no '.join(missing)}")
+    whole: Card = {"answers": None, "run": None} | (_upgraded(card) if stated == 1 else card)
+    return whole | {key: _relaxed(whole[key]) for key in _WITH_NUMBERS if key in whole}
+
+
+def kind_of(card: Mapping[str, Any]) -> Any:
+    """Return what a card is of: "result", or what it says, such as "choice"."""
+    return card.get("kind", RESULT)
+
+
+def _upgraded(card: Card) -> Card:
+    """Bring a card from format 1 to 2: what differs from run to run moves under one key."""
+    card = card | {"format": 2, "upgraded_from": 1}
+    circumstances: dict[str, Any] = {key: card.pop(key) for key in ("seconds", "environment") if key in card}
+    if isinstance(together := card.get("ensemble"), dict):
+        circumstances["ensemble_seconds"] = together.get("seconds")
+        card["ensemble"] = {key: value for key, value in together.items() if key != "seconds"}
+    card["checkpoint"], seconds = without_seconds(card.get("checkpoint"))
+    return card | {"circumstances": circumstances | seconds}
+
+
+def without_seconds(notes: Mapping[str, Any] | None) -> tuple[dict[str, Any] | None, dict[str, list[float]]]:
+    """Part the notes of a training run from the seconds of its epochs, which belong to the circumstances."""
+    if notes is None:
+        return None, {}
+    history = notes.get("history", [])
+    kept = [{key: value for key, value in epoch.items() if key != "seconds"} for epoch in history]
+    return dict(notes) | {"history": kept}, {"training_seconds": [epoch.get("seconds") for epoch in history]}
+
+
+def _strict(value: Any) -> Any:
+    """Write numbers that JSON lacks as texts: "Infinity", "NaN"."""
+    if isinstance(value, Mapping):
+        return {key: _strict(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_strict(inner) for inner in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    return value
+
+
+def _relaxed(value: Any) -> Any:
+    """Undo `_strict`."""
+    if isinstance(value, dict):
+        return {key: _relaxed(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_relaxed(inner) for inner in value]
+    return _NOT_FINITE.get(value, value) if isinstance(value, str) else value

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Int32
+from jaxtyping import Int32, Int64
+
+from cfsl.spec import TaskSpec
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,3 +54,9 @@ class PlanBlock:
             self.target_labels[position],
             self.target_groups[position],
         )
+
+
+def groups_seen(spec: TaskSpec) -> Int64[np.ndarray, " sets"]:
+    """Return how many groups (instance test: support sets) have been shown after each support set."""
+    sets = np.arange(spec.nss, dtype=np.int64)
+    return sets + 1 if spec.kind == "instance" else sets // spec.interval + 1
