@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: setup demo test test-fast check benchmark clean
+.PHONY: setup demo test test-fast test-long check benchmark clean
 
 setup: $(STAMP)
 
@@ -18,22 +18,26 @@ demo: setup
 	$(BIN)/python examples/demo.py
 
 test: setup
-	$(BIN)/python -m pytest -n auto
+	$(BIN)/python -m pytest -n auto -m "not long"
 
 test-fast: setup
-	$(BIN)/python -m pytest -n auto -m "not slow"
+	$(BIN)/python -m pytest -n auto -m "not slow and not long"
+
+test-long: setup
+	$(BIN)/python -m pytest -m long
 
 check: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python -m pytest -n auto
+	$(BIN)/python -m pytest -n auto -m "not long"
 
 benchmark: setup
 	$(BIN)/python benchmarks/sampling.py
 	$(BIN)/python benchmarks/learning.py
 	$(BIN)/python benchmarks/meta.py
+	$(BIN)/python benchmarks/scaling.py
 
 clean:
 	rm -rf $(VENV) demo

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from cfsl import __version__
-from cfsl.cli import choosing, data, learning, tasks, training
+from cfsl.cli import bench, choosing, data, learning, results, sweep, tasks, training, verifying
 from cfsl.cli.console import complain, drop_output, open_streams, say
 from cfsl.errors import CfslError
 
@@ -40,6 +40,21 @@ app.command(
     context_settings={"default_map": {"split": choosing.SPLIT}},
     epilog="Example: cfsl choose ewc_init --try strength=0,10,100,1000 --type D --nss 4 --cci 2 --tasks 100",
 )(choosing.choose)
+
+app.command(
+    "sweep",
+    context_settings={"default_map": {"split": choosing.SPLIT}},
+    epilog="Example: cfsl sweep pretrain_tune_replay --data omniglot --type D --vary b=1,2,4 --vary p=5,10,20 "
+    "--method univariate",
+)(sweep.sweep)
+app.command("bench", epilog="Example: cfsl bench table1 --data omniglot --learners protonet,pretrain_tune --plan")(
+    bench.bench
+)
+app.command("verify", epilog="Example: cfsl verify results --strict")(verifying.verify)
+app.command("compare", epilog="Example: cfsl compare cards/protonet-B3.json cards/multiproto-B3.json")(
+    verifying.compare
+)
+app.add_typer(results.app, name="results")
 
 
 def _print_version(wanted: bool) -> None:

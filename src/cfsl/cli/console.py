@@ -90,6 +90,45 @@ def stepping(what: str, total: int, unit: str) -> Iterator[Callable[[int, str], 
         yield show
 
 
+@contextlib.contextmanager
+def working(cells: int, result: Callable[[Any], str], *, quiet: bool) -> Iterator[Callable[[Any], None]]:
+    """Show a bar for all cells and one for every step that is being done; give the function that events are told to.
+
+    A line is printed for every training and every card, with its `result`.
+    """
+    from rich.progress import TextColumn
+
+    from cfsl.engine.schedule import Busy, Died, Failed, Finished, Told
+
+    with _bars(TextColumn("{task.fields[note]}", markup=False)) as bars:
+        whole = bars.add_task("all cells", total=cells, unit=f"of {cells} cells", note="")
+        shown: dict[str, TaskID] = {}
+        finished = 0
+
+        def watch(event: Any) -> None:
+            nonlocal finished
+            name = event.step.name
+            if isinstance(event, Told):
+                done, total, unit, note = event.progress
+                if name not in shown:
+                    shown[name] = bars.add_task(event.step.label, total=total, unit=unit, note=note)
+                bars.update(shown[name], completed=done, note=note)
+                return
+            if name in shown:
+                bars.remove_task(shown.pop(name))
+            if isinstance(event, Finished) and event.step.kind == "card":
+                finished += 1
+                bars.update(whole, completed=finished)
+            if not quiet and not isinstance(event, Busy):
+                if isinstance(event, Failed | Died):
+                    complain(f"{name}: {event.error if isinstance(event, Failed) else event.how}")
+                elif event.step.kind != "piece":
+                    say(f"{finished} of {cells} cells: {result(event.step)}")
+                    sys.stdout.flush()
+
+        yield watch
+
+
 def _count(bars: Progress, what: str, total: int | None, unit: str) -> Callable[[int], None]:
     task = bars.add_task(what, total=total, visible=False, unit=unit)
     return lambda finished: bars.update(task, advance=finished, visible=True)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -17,6 +17,7 @@ from cfsl.files import written_whole
 from cfsl.nets import in_channels_last
 
 FORMAT = "cfsl-checkpoint-1"
+T = TypeVar("T")
 
 
 def write_checkpoint(path: Path, tensors: Mapping[str, Tensor], notes: Mapping[str, Any]) -> None:
@@ -33,16 +34,25 @@ def write_checkpoint(path: Path, tensors: Mapping[str, Tensor], notes: Mapping[s
 
 def read_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Read tensors and notes; no code is ever loaded."""
+    return _read(path, lambda file: {name: file.get_tensor(name) for name in file.keys()})  # noqa: SIM118 - no dict
+
+
+def read_notes(path: Path) -> dict[str, Any]:
+    """Read the notes only, which takes no time; a file that was cut short is refused all the same."""
+    return _read(path, lambda file: None)[1]
+
+
+def _read(path: Path, take: Callable[[Any], T]) -> tuple[T, dict[str, Any]]:
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
+            taken = take(file)
         notes = json.loads(metadata["notes"])
     except (OSError, SafetensorError, KeyError, ValueError) as error:
         raise CheckpointError(f"{path} is not a whole checkpoint ({error}); delete it, or name another") from error
     if metadata.get("format") != FORMAT:
         raise CheckpointError(f"{path} has format {metadata.get('format')}; this version reads {FORMAT}")
-    return tensors, notes
+    return taken, notes
 
 
 def unflatten(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Any]:

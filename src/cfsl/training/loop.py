@@ -27,6 +27,7 @@ from cfsl.nets import in_channels_last
 from cfsl.training.checkpoint import (
     optimizer_tensors,
     read_checkpoint,
+    read_notes,
     restore_optimizer,
     unflatten,
     write_checkpoint,
@@ -98,7 +99,7 @@ def _trained(
     schedule = training.schedule
     _tidy(folder, run.history, schedule.keep)
     watch(Started(run.update, run.history[-1].accuracy if run.history else None))
-    while run.update < schedule.total and not _is_out_of_patience(run, schedule):
+    while run.update < schedule.total and not _is_out_of_patience(run.history, schedule):
         epoch = _one_epoch(run, objective, schedule, watch)
         epoch.accuracy = _accuracy(learner, run.learned(), validation, device)
         run.history.append(epoch)
@@ -106,6 +107,17 @@ def _trained(
         _save(run, folder, about, schedule.keep)
         watch(Saved(epoch, run.update))
     return run.history
+
+
+def is_whole_and_finished(folder: Path, training: Training) -> bool:
+    """Tell whether a run has come to its end; raise if one of its files is damaged or missing."""
+    if not (folder / LAST).exists():
+        return False
+    notes = read_notes(folder / LAST)
+    history = [Epoch(**epoch) for epoch in notes["history"]]
+    for epoch in _best_epochs(history, training.schedule.keep):
+        read_notes(folder / _epoch_file(epoch))
+    return notes["update"] >= training.schedule.total or _is_out_of_patience(history, training.schedule)
 
 
 def best_epochs(folder: Path, count: int) -> list[int]:
@@ -210,11 +222,11 @@ def _accuracy(learner: Learner, meta: Meta, validation: Tasks, device: str) -> f
     return summarise(task_accuracies(evaluate(learner, validation, weights, law=False, device=device))).mean
 
 
-def _is_out_of_patience(run: _Run, schedule: Schedule) -> bool:
-    if schedule.patience is None or not run.history:
+def _is_out_of_patience(history: list[Epoch], schedule: Schedule) -> bool:
+    if schedule.patience is None or not history:
         return False
-    best = max(range(len(run.history)), key=lambda i: run.history[i].accuracy)
-    return len(run.history) - 1 - best >= schedule.patience
+    best = max(range(len(history)), key=lambda i: history[i].accuracy)
+    return len(history) - 1 - best >= schedule.patience
 
 
 def _best_epochs(history: list[Epoch], count: int) -> list[int]:

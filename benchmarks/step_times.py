@@ -1,0 +1,81 @@
+"""Measures how long steps of a bench take, for `cfsl bench --plan`: seconds an image, by learner and kind of image.
+
+    python benchmarks/step_times.py [data set ...]          writes src/cfsl/engine/step_times.json
+
+In seconds of the processor, so that others may use the machine meanwhile.
+Data sets that are not there are left as they were measured before.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import torch
+
+from cfsl.data.tasks import Tasks
+from cfsl.engine.estimate import PLACE, eval_images, image_kind, train_images
+from cfsl.engine.perform import built, opened
+from cfsl.engine.spec import RunSpec
+from cfsl.harness.evaluate import Conditions, evaluate_under
+from cfsl.harness.workers import threads
+from cfsl.learners.base import FixedEmbedding, first_weights
+from cfsl.learners.registry import LEARNERS
+from cfsl.presets.cells import Request, cells_of
+from cfsl.training.events import Event, Update
+from cfsl.training.loop import train
+
+UPDATES = 3
+TASKS = 2
+TASKS_OF_A_TABLE = 100
+
+
+def main(names: list[str]) -> None:
+    """Measure and write."""
+    measured = json.loads(PLACE.read_text()) if PLACE.exists() else {}
+    for name in names:
+        for cell in cells_of(Request("table1", "quick", (name,), learners=tuple(LEARNERS), columns=("B3",))):
+            if cell.run is None:
+                print(f"{name} {cell.learner}: {cell.why_not}")
+                continue
+            times = {"eval": evaluation(cell.run)} | ({} if cell.run.train is None else {"train": training(cell.run)})
+            measured.setdefault(image_kind(cell.run.data.name), {})[cell.learner] = times
+            PLACE.write_text(json.dumps(measured, indent=1, sort_keys=True) + "\n")
+            print(name, cell.learner, {kind: f"{1e3 * seconds:.2f} ms an image" for kind, seconds in times.items()})
+
+
+def evaluation(run: RunSpec) -> float:
+    """Return the seconds of an evaluated image: the second time, when everything is loaded."""
+    learner, data = built(run.learner), opened(run.data)
+    recipe = data.info.recipe
+    shape = (recipe.channels, recipe.height, recipe.width)
+    meta = first_weights(learner, shape, run.task, torch.Generator().manual_seed(0))
+    count = TASKS_OF_A_TABLE if isinstance(learner, FixedEmbedding) else TASKS
+    evaluate_under(Conditions(accelerate=True), learner, Tasks(data, run.task, numbers=range(1)), meta)
+    start = time.process_time()
+    evaluate_under(Conditions(accelerate=True), learner, Tasks(data, run.task, numbers=range(count)), meta)
+    return (time.process_time() - start) / (count * eval_images(run.task))
+
+
+def training(run: RunSpec) -> float:
+    """Return the seconds of a training image: of a second epoch, when everything is loaded."""
+    assert run.train is not None
+    spec = run.train.training
+    short = spec.replace(validation_tasks=1, schedule=spec.schedule.replace(epochs=2, updates=UPDATES))
+    clock: list[float] = []
+
+    def watch(event: Event) -> None:
+        if isinstance(event, Update):
+            clock.append(time.process_time())
+
+    with tempfile.TemporaryDirectory() as folder:
+        train(built(run.train.learner), short, opened(run.train.data), Path(folder), watch)
+    return (clock[-1] - clock[UPDATES]) / ((UPDATES - 1) * train_images(spec))
+
+
+if __name__ == "__main__":
+    with threads(1):
+        main(sys.argv[1:] or ["omniglot", "slim-tiny"])

@@ -1,0 +1,270 @@
+"""cfsl bench: a table or figure of the papers, in one command."""
+
+from __future__ import annotations
+
+import json as json_module
+import shutil
+import signal
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cfsl.cli.console import complain, print_json, say, working
+from cfsl.errors import SpecError, lookup
+
+if TYPE_CHECKING:
+    from cfsl.engine.bench import Plan
+    from cfsl.engine.schedule import Crew, Ending, Event
+    from cfsl.engine.shelf import Shelf
+    from cfsl.engine.steps import Step
+    from cfsl.presets.cells import Cell
+
+_FAILED = 1
+
+
+def bench(
+    suite: Annotated[
+        str,
+        typer.Argument(
+            help="table1, figure3, figure4, replication, scaling, instance, corruption, smoke, or all (but smoke)."
+        ),
+    ],
+    profile: Annotated[
+        str | None,
+        typer.Option(help="smoke (minutes), quick (an evening on two cores; the default) or paper (as published)."),
+    ] = None,
+    data: Annotated[str | None, typer.Option(help="Data sets, with commas; default: the suite's.")] = None,
+    splits: Annotated[str | None, typer.Option(help="Split file of the data set: a name, or a path.")] = None,
+    learners: Annotated[str | None, typer.Option(help="Learners, with commas; default: the suite's.")] = None,
+    columns: Annotated[str | None, typer.Option(help="Columns, with commas, such as B3,D4; default: all.")] = None,
+    seeds: Annotated[int | None, typer.Option(help="Training seeds, instead of the profile's.", min=1)] = None,
+    tasks: Annotated[int | None, typer.Option(help="Test tasks a cell, instead of the profile's.", min=1)] = None,
+    settings: Annotated[
+        list[Path] | None, typer.Option(help="Hyper-parameters of a learner, as 'cfsl sweep' writes them.")
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Folder for cards and training runs; what is there is not redone.")] = Path(
+        "bench"
+    ),
+    engine: Annotated[
+        str | None, typer.Option(help="local, processes (default where there are several cores) or ray (a cluster).")
+    ] = None,
+    workers: Annotated[int | None, typer.Option(help="Steps at once; default: the cores.", min=1)] = None,
+    address: Annotated[str | None, typer.Option(help="Of a Ray cluster; default: one on this machine.")] = None,
+    plan: Annotated[bool, typer.Option("--plan", help="Only say what there is to do, and how long it takes.")] = False,
+    retry: Annotated[bool, typer.Option("--retry", help="Try again what failed before.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON for programs.")] = False,
+) -> None:
+    """Run a table or figure of the papers: train, evaluate, and show ours beside theirs. Stop and go on at any time."""
+    from cfsl.engine.bench import planned, run_plan
+    from cfsl.engine.estimate import Times
+    from cfsl.engine.shelf import Shelf
+    from cfsl.presets.cells import Request, cells_of, runs_of
+
+    signal.signal(signal.SIGTERM, _stop)
+    hire = _crew(engine, workers, address)
+    request = Request(
+        suite=suite,
+        profile=profile or ("smoke" if suite == "smoke" else "quick"),
+        data=_listed(data),
+        splits=splits,
+        learners=_listed(learners),
+        columns=_listed(columns),
+        seeds=seeds,
+        tasks=tasks,
+        changes=_changes(settings or []),
+    )
+    shelf = Shelf(out)
+    cells = cells_of(request)
+    prepared = planned(runs_of(cells), shelf, retry=retry)
+    for damage in prepared.aside:
+        complain(damage)
+    if plan:
+        _say_plan(cells, prepared, shelf, json=json)
+        return
+    times = Times.of(shelf)
+    prepared.steps.sort(key=lambda step: -times.seconds(step) if step.kind == "train" else 0.0)  # the longest first
+    with working(len(prepared.runs) - len(prepared.done), partial(_result, shelf), quiet=json) as watch:
+        ending = run_plan(prepared, shelf, lambda: hire(shelf, watch), watch)
+    _say_end(cells, ending, shelf, json=json)
+    if ending.failed:
+        raise typer.Exit(_FAILED)
+
+
+def _result(shelf: Shelf, step: Step) -> str:
+    """Say what came out of a step."""
+    from cfsl.report.tables import headline
+    from cfsl.results.card import read_card
+
+    if step.kind != "card":
+        return f"{step.label}: done"
+    accuracy = headline(read_card(shelf.card(step.spec)))["accuracy"]
+    interval = "" if accuracy["ci95"] is None else f" +- {100 * accuracy['ci95']:.2f}"
+    return f"{step.label.removesuffix(', costs')}: {100 * accuracy['mean']:.2f}{interval} %"
+
+
+def _stop(number: int, frame: object) -> None:
+    raise KeyboardInterrupt
+
+
+def _listed(text: str | None) -> tuple[str, ...] | None:
+    return None if text is None else tuple(name.strip() for name in text.split(",") if name.strip())
+
+
+def _changes(files: Sequence[Path]) -> dict[str, dict[str, Any]]:
+    """Read files of hyper-parameters: {"learner": name, "changes": {name: value}}."""
+    read = {}
+    for path in files:
+        try:
+            content = json_module.loads(path.read_text(encoding="utf-8"))
+            read[str(content["learner"])] = dict(content["changes"])
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise SpecError(
+                f'{path} has no settings of a learner, such as {{"learner": "protonet", "changes": {{}}}}: {error}'
+            ) from error
+    return read
+
+
+Hire = Callable[["Shelf", Callable[["Event"], None]], "Crew"]
+
+
+def _crew(engine: str | None, workers: int | None, address: str | None) -> Hire:
+    """Return what starts the workers of an engine."""
+    import os
+
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    count = workers or cores
+    name = engine or ("processes" if count > 1 else "local")
+    if address is not None and name != "ray":
+        raise SpecError(f"--address is that of a Ray cluster; give --engine ray, not {name}")
+    if name == "local" and workers is not None and workers > 1:
+        raise SpecError(f"--engine local does one step at a time, not {workers}; use --engine processes")
+    engines: dict[str, Hire] = {"local": _local, "processes": _processes(count), "ray": _ray(workers, address)}
+    return lookup(engines, name, "engine")
+
+
+def _local(shelf: Shelf, watch: Callable[[Event], None]) -> Crew:
+    from cfsl.engine.local import LocalCrew
+
+    return LocalCrew(shelf, watch)
+
+
+def _processes(count: int) -> Hire:
+    def hire(shelf: Shelf, watch: Callable[[Event], None]) -> Crew:
+        from cfsl.engine.processes import ProcessCrew
+
+        return ProcessCrew(shelf, count)
+
+    return hire
+
+
+def _ray(count: int | None, address: str | None) -> Hire:
+    def hire(shelf: Shelf, watch: Callable[[Event], None]) -> Crew:
+        from cfsl.engine.ray_cluster import RayCrew
+
+        return RayCrew(shelf, count, address)
+
+    return hire
+
+
+def _say_plan(cells: list[Cell], plan: Plan, shelf: Shelf, *, json: bool) -> None:
+    """Say what there is to do, cell by cell, and how long it takes."""
+    from cfsl.engine.bench import pieces, trainings
+    from cfsl.engine.estimate import Times
+
+    times, done = Times.of(shelf), {run.hash for run in plan.done}
+    lines = []
+    for cell in cells:
+        state = "not applicable" if cell.run is None else "done" if cell.run.hash in done else "to do"
+        lines.append((cell, state, cell.why_not))
+    seconds = {step.name: times.seconds(step) for step in plan.steps}
+    total = sum(seconds.values())
+    states = Counter(state for _, state, _ in lines)
+    summary = {
+        "cells": states,
+        "trainings": len(trainings(plan.steps)),
+        "pieces": len(pieces(plan.steps)),
+        "failed before": len(plan.failed),
+        "core hours": total / 3600,
+    }
+    if json:
+        rows = [
+            {"suite": c.suite, "data": c.data, "learner": c.learner, "column": c.column, "seed": c.seed}
+            | {"state": state, "why": why, "run": None if c.run is None else c.run.hash}
+            for c, state, why in lines
+        ]
+        print_json(summary | {"plan": rows, "steps": seconds})
+        return
+    for text in _plan_lines(lines):
+        say(text)
+    for training in trainings(plan.steps):
+        say(f"train {training.spec.name}: {_schedule(training.spec.training)}, {_hours(seconds[training.name])}")
+    counts = ", ".join(f"{count} {state}" for state, count in states.items())
+    say(f"{len(cells)} cells: {counts}; {summary['trainings']} trainings, {summary['pieces']} pieces of evaluation")
+    if plan.failed:
+        say(f"{len(plan.failed)} steps failed before; --retry tries them again")
+    say(f"about {_hours(total)} on one core, {_hours(total / 2)} on two ({times.source})")
+
+
+def _plan_lines(lines: list[tuple[Cell, str, str]]) -> Iterator[str]:
+    """Yield a line for every learner of a table: which of its columns are in which state."""
+    grouped: dict[tuple[str, str, str], dict[str, list[str]]] = {}
+    for cell, state, why in lines:
+        group = grouped.setdefault((cell.suite, cell.data, cell.learner), {})
+        columns = group.setdefault(f"{state}: {why}" if why else state, [])
+        if cell.column not in columns:
+            columns.append(cell.column)
+    for (suite, data, learner), states in grouped.items():
+        for state, columns in states.items():
+            say_columns = " ".join(columns)
+            yield f"{suite:<12}{data:<16}{learner:<22}{say_columns}  {state}"
+
+
+def _schedule(training: Any) -> str:
+    schedule = training.schedule
+    unit = "images" if training.iid else "tasks"
+    return f"{schedule.epochs} x {schedule.updates} updates of {schedule.batch} {unit}"
+
+
+def _hours(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:,.1f} h"
+
+
+def _say_end(cells: list[Cell], ending: Ending, shelf: Shelf, *, json: bool) -> None:
+    """Show the tables, then what is missing and why."""
+    from cfsl.cli.benchtable import tables_of
+
+    tables = tables_of(cells, shelf)
+    if json:
+        rows = [row for table in tables for row in table.rows()]
+        print_json({"cells": rows, "failed": ending.failed, "blocked": ending.blocked})
+        return
+    width = shutil.get_terminal_size((120, 24)).columns
+    for table in tables:
+        for line in table.lines(width):
+            say(line)
+        say()
+    for reason, names in _reasons(cells):
+        say(f"not applicable: {', '.join(names)}: {reason}")
+    for name, error in ending.failed.items():
+        complain(f"{name} failed: {error} (trace in {shelf.folder / 'failed' / name}.json; --retry tries again)")
+    for name, cause in ending.blocked.items():
+        complain(f"{name} was not run, since {cause} failed")
+    say(f"cards are in {shelf.folder / 'cards'}")
+
+
+def _reasons(cells: list[Cell]) -> list[tuple[str, list[str]]]:
+    """Return why cells are not applicable, and which."""
+    reasons: dict[str, list[str]] = {}
+    for cell in cells:
+        if cell.run is None:
+            name = f"{cell.data} {cell.column}"
+            names = reasons.setdefault(cell.why_not, [])
+            if name not in names:
+                names.append(name)
+    return list(reasons.items())

@@ -1,0 +1,88 @@
+"""From cells and cards to the tables that `cfsl bench` shows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from cfsl.engine.shelf import Shelf
+from cfsl.errors import CardError
+from cfsl.presets.cells import Cell
+from cfsl.presets.suites import SUITES
+from cfsl.report.tables import LEGEND, Entry, entry_of, text_table
+from cfsl.results.card import read_card
+from cfsl.results.published import published_cell
+
+
+@dataclass(frozen=True)
+class SuiteTable:
+    """One suite on one data set."""
+
+    suite: str
+    data: str
+    profile: str
+    columns: list[str]
+    entries: Mapping[str, Mapping[str, Entry]]
+    """By learner, then by column."""
+
+    def lines(self, width: int) -> Iterator[str]:
+        """Lay it out for a terminal."""
+        title = f"{self.suite} on {self.data}, profile {self.profile}: {SUITES[self.suite].what}"
+        yield from text_table(title, self.columns, self.entries, width)
+        if any(entry.published for row in self.entries.values() for entry in row.values()):
+            yield from ("", *LEGEND)
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """Return an object a cell, for programs."""
+        for learner, row in self.entries.items():
+            for column, entry in row.items():
+                theirs = entry.published
+                yield {
+                    "suite": self.suite,
+                    "data": self.data,
+                    "profile": self.profile,
+                    "learner": learner,
+                    "column": column,
+                    "accuracy": entry.mean,
+                    "ci95": entry.ci95,
+                    "seeds": entry.seeds,
+                    "seed_std": entry.seed_std,
+                    "published": None if theirs is None else theirs.accuracy,
+                    "status": None if theirs is None else theirs.status,
+                    "difference": entry.difference,
+                    "inside": entry.is_inside,
+                    "why_not": entry.why_not,
+                }
+
+
+def tables_of(cells: list[Cell], shelf: Shelf) -> list[SuiteTable]:
+    """Put the cards that are there into the tables of their suites."""
+    names = dict.fromkeys((cell.suite, cell.data) for cell in cells)
+    return [_table([cell for cell in cells if (cell.suite, cell.data) == name], shelf) for name in names]
+
+
+def _table(cells: list[Cell], shelf: Shelf) -> SuiteTable:
+    suite, data = cells[0].suite, cells[0].data
+    columns = list(dict.fromkeys(cell.column for cell in cells))
+    learners = list(dict.fromkeys(cell.learner for cell in cells))
+    source = SUITES[suite].published
+    entries: dict[str, dict[str, Entry]] = {}
+    for learner in learners:
+        for column in columns:
+            own = [cell for cell in cells if (cell.learner, cell.column) == (learner, column)]
+            cards = [card for cell in own if (card := _card(cell, shelf)) is not None]
+            theirs = None if source is None else published_cell(source, data, learner, column)
+            why_not = next((cell.why_not for cell in own if cell.why_not), "")
+            entries.setdefault(learner, {})[column] = entry_of(cards, theirs, why_not)
+    profile = next((cell.run.profile for cell in cells if cell.run is not None), "-")
+    return SuiteTable(suite, data, profile, columns, entries)
+
+
+def _card(cell: Cell, shelf: Shelf) -> dict[str, Any] | None:
+    if cell.run is None or not shelf.card(cell.run).exists():
+        return None
+    try:
+        return read_card(shelf.card(cell.run))
+    except CardError:
+        return None

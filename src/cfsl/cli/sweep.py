@@ -1,0 +1,287 @@
+"""cfsl sweep: a study of hyper-parameters on validation tasks, which can be stopped and goes on."""
+
+from __future__ import annotations
+
+import contextlib
+import json as json_module
+import shlex
+import signal
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cfsl.cli.choosing import SPLIT, combinations
+from cfsl.cli.console import complain, print_json, say, stepping
+from cfsl.cli.hyper import parsed_change, written_change
+from cfsl.cli.learning import Changes, Json, Name
+from cfsl.cli.setting import Setting, takes_setting
+from cfsl.errors import SpecError, lookup
+
+if TYPE_CHECKING:
+    from cfsl.spec import TaskSpec
+    from cfsl.sweep.crew import Job
+    from cfsl.sweep.outcome import Row
+    from cfsl.sweep.space import Space
+    from cfsl.sweep.trials import Sweep
+    from cfsl.sweep.work import Happening
+
+_FAILED = 1
+_TRIALS = 20
+_PICTURE = "sweep.png"
+_DOTS_PER_INCH = 160
+
+
+@takes_setting
+def sweep(
+    setting: Setting,
+    learner: Name,
+    space: Annotated[
+        Path | None, typer.Option(help='JSON file: {"lr": {"low": 0.001, "high": 0.1, "log": true}, ...}.')
+    ] = None,
+    vary: Annotated[
+        list[str] | None, typer.Option(help="A hyper-parameter and its values, such as lr=0.003,0.01,0.03.")
+    ] = None,
+    paper2: Annotated[
+        bool, typer.Option("--paper2", help="Vary what paper 2 varied, one at a time, around its values.")
+    ] = False,
+    method: Annotated[
+        str | None,
+        typer.Option(help="grid (default of --vary), univariate (of --paper2), tpe (of --space) or random."),
+    ] = None,
+    trials: Annotated[int | None, typer.Option(help=f"For tpe and random; default {_TRIALS}.", min=1)] = None,
+    tasks: Annotated[int, typer.Option(help="Validation tasks a trial.", min=1)] = 100,
+    recipe: Annotated[str, typer.Option(help="Of training, if there is any: short or paper.")] = "short",
+    epochs: Annotated[int | None, typer.Option(help="Epochs, instead of the recipe's.", min=1)] = None,
+    updates: Annotated[int | None, typer.Option(help="Updates in an epoch, instead of the recipe's.", min=1)] = None,
+    training_seed: Annotated[int, typer.Option(help="Seed of first weights and training data.", min=0)] = 0,
+    search_seed: Annotated[int, typer.Option(help="Seed of tpe and random.", min=0)] = 0,
+    workers: Annotated[int, typer.Option(help="Processes that do trials at once.", min=1)] = 1,
+    retry: Annotated[bool, typer.Option("--retry", help="Try again what failed before.")] = False,
+    out: Annotated[Path | None, typer.Option(help="Folder; default: sweeps/LEARNER-DATA-TYPEnss.")] = None,
+    changes: Changes = None,
+    json: Json = False,
+) -> None:
+    """Search hyper-parameters on validation tasks: train and evaluate every trial. Stop and go on at any time."""
+    from cfsl.presets.cells import data_spec
+    from cfsl.sweep.crew import Job
+    from cfsl.sweep.study import require_optuna
+    from cfsl.sweep.trials import Sweep, sound, training_for
+
+    signal.signal(signal.SIGTERM, _stop)
+    require_optuna()
+    _require_validation(setting)
+    task = setting.spec()
+    chosen = _method(method, trials, space, vary, paper2=paper2)
+    base, wanted = _space(learner, setting.data, task, space, vary, paper2=paper2)
+    asked = sound(
+        Sweep(
+            learner=learner,
+            base=base | dict(parsed_change(change) for change in changes or []),
+            data=data_spec(setting.open(), setting.splits),
+            task=task,
+            tasks=tasks,
+            task_seed=setting.seed,
+            training=training_for(learner, recipe, task, training_seed, {"epochs": epochs, "updates": updates}),
+            seed=training_seed,
+            space=wanted,
+            method=chosen,
+            search_seed=search_seed,
+        )
+    )
+    folder = out or Path("sweeps") / f"{learner.replace(':', '-')}-{setting.data}-{task.task_type}{task.nss}"
+    failed = _swept(Job(asked, folder, trials or _TRIALS), workers, retry=retry, json=json)
+    if failed:
+        raise typer.Exit(_FAILED)
+
+
+def _stop(number: int, frame: object) -> None:
+    raise KeyboardInterrupt
+
+
+def _require_validation(setting: Setting) -> None:
+    if setting.split != SPLIT:
+        raise SpecError(f"sweeps are on validation tasks; leave out --split {setting.split}")
+    if setting.sampler != Setting().sampler:
+        raise SpecError(f"sweeps are on tasks of the sampler {Setting().sampler}; leave out --sampler")
+
+
+def _method(method: str | None, trials: int | None, space: Path | None, vary: Any, *, paper2: bool) -> Any:
+    """Return the method that was asked for, or the usual one."""
+    from cfsl.sweep.space import LISTED, METHODS
+
+    if [space is not None, bool(vary), paper2].count(True) != 1:
+        raise SpecError("say what to vary by one of --vary name=value,value, --space FILE.json and --paper2")
+    name = method or ("univariate" if paper2 else "tpe" if space else "grid")
+    lookup(METHODS, name, "method")
+    if paper2 and name != "univariate":
+        raise SpecError(f"paper 2 varied one hyper-parameter at a time; leave out --method {name}")
+    if trials is not None and name in LISTED:
+        raise SpecError(f"--method {name} has as many trials as there are values; leave out --trials")
+    return name
+
+
+def _space(
+    learner: str, data: str, task: TaskSpec, space: Path | None, vary: list[str] | None, *, paper2: bool
+) -> tuple[dict[str, Any], Space]:
+    """Return what is fixed and what is varied."""
+    from cfsl.sweep.paper2 import paper_2_sweep
+    from cfsl.sweep.space import read_space
+
+    if paper2:
+        return paper_2_sweep(learner, data, task)
+    if space is None:
+        return {}, read_space(_varied(vary or []))
+    try:
+        return {}, read_space(json_module.loads(space.read_text(encoding="utf-8")))
+    except (OSError, ValueError) as error:
+        raise SpecError(f"{space} cannot be read as a space: {error}") from error
+    except SpecError as error:
+        raise SpecError(f"{space}: {error}") from error
+
+
+def _varied(vary: Sequence[str]) -> dict[str, list[Any]]:
+    """Read every name=value,value as --try of 'cfsl choose' is read."""
+    values: dict[str, list[Any]] = {}
+    for text in vary:
+        try:
+            read = combinations([text], [])
+        except SpecError as error:
+            raise SpecError(str(error).replace("--try", "--vary")) from None
+        name = next(iter(read[0]))
+        if name in values:
+            raise SpecError(f"--vary {name} is given twice; give all its values at once, as {name}=value,value")
+        values[name] = [one[name] for one in read]
+    return values
+
+
+def _swept(job: Job, workers: int, *, retry: bool, json: bool) -> bool:
+    """Do what there is to do, show it, and tell whether any trial failed."""
+    from cfsl.sweep.crew import work_together
+    from cfsl.sweep.outcome import best_of, rows_of, write_best
+    from cfsl.sweep.work import forget_failures, work
+
+    with contextlib.closing(job.open()) as study:
+        forget_failures(job.sweep, study.prepare(retry=retry), job.folder)
+        done = sum(one.accuracy is not None for one in study.tried())
+        with _watching(study.total, done, quiet=json) as watch:
+            if workers == 1:
+                work(study, job.sweep, job.folder, watch)
+            else:
+                work_together(job, study, min(workers, max(1, study.total - done)), watch)
+        rows = rows_of(study.tried(), job.folder)
+    best = best_of(job.sweep, rows, job.folder)
+    if best is not None:
+        write_best(best, job.folder)
+        _draw(job.sweep, rows, job.folder)
+    if json:
+        print_json(_report(job, rows, best))
+    else:
+        _say_outcome(job, rows, best)
+    return any(row.error for row in rows)
+
+
+@contextlib.contextmanager
+def _watching(total: int, done: int, *, quiet: bool) -> Iterator[Callable[[Happening], None]]:
+    """Show a bar over all trials, with a note on those at hand; and print a line for every trial that ends."""
+    from cfsl.sweep.work import Begun, Came
+
+    notes: dict[int, str] = {}
+    with stepping("trials", total, f"of {total} trials") as show:
+
+        def watch(event: Happening) -> None:
+            nonlocal done
+            if isinstance(event, Begun):
+                notes[event.point] = f"trial {event.point}"
+            elif isinstance(event, Came):
+                notes[event.point] = f"trial {event.point}: {event.note}"
+            else:
+                notes.pop(event.point, None)
+                done += event.error is None
+                if not quiet:
+                    result = f"failed: {event.error}" if event.accuracy is None else f"{100 * event.accuracy:.2f} %"
+                    say(f"trial {event.point} ({_written(event.values)}): {result}")
+                    sys.stdout.flush()
+            show(done, "; ".join(notes.values()))
+
+        yield watch
+
+
+def _draw(sweep: Sweep, rows: Sequence[Row], folder: Path) -> None:
+    from cfsl.report.sweep_chart import sweep_chart
+    from cfsl.sweep.space import Range
+
+    log = [name for name, domain in sweep.space.items() if isinstance(domain, Range) and domain.log]
+    place = f"{sweep.data.name}, {sweep.task.task_type} with {sweep.task.nss} support sets, {sweep.tasks} tasks"
+    chart = sweep_chart([asdict(row) for row in rows], sweep.method, f"{sweep.learner} on {place}", sweep.centre, log)
+    chart.savefig(folder / _PICTURE, dpi=_DOTS_PER_INCH)
+
+
+def _report(job: Job, rows: Sequence[Row], best: dict[str, Any] | None) -> dict[str, Any]:
+    return {
+        "kind": "sweep",
+        "sweep": job.sweep.model_dump(mode="json"),
+        "folder": str(job.folder),
+        "trials": [asdict(row) for row in rows],
+        "best": best,
+        "options": None if best is None else _options(best["changes"]),
+    }
+
+
+def _say_outcome(job: Job, rows: Sequence[Row], best: dict[str, Any] | None) -> None:
+    from cfsl.report.draw_task import describe_spec
+    from cfsl.sweep.space import METHODS
+
+    sweep = job.sweep
+    say(f"{sweep.learner} on {sweep.data.name}/{SPLIT}, {sweep.tasks} tasks; {METHODS[sweep.method]}")
+    say(f"  {describe_spec(sweep.task)}")
+    header = ["", "trial", *sweep.space, "accuracy %", "to the best", "p value", "ATM", "MMACs"]
+    table = [header, *(_cells(row) for row in rows)]
+    widths = [max(len(cells[column]) for cells in table if column < len(cells)) for column in range(len(header))]
+    for cells in table:
+        say("  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=False)).rstrip())
+    say("* best mean" + ("; ~ not significantly worse (paired t test)" if any(r.mark == "~" for r in rows) else ""))
+    for row in rows:
+        if row.error:
+            complain(f"trial {row.trial} failed: {row.error} (--retry tries it again)")
+    if best is None:
+        return
+    say(f"wrote {job.folder / 'best.json'} and {job.folder / _PICTURE}")
+    if trained := {name: value for name, value in best["values"].items() if name.startswith("training.")}:
+        say(f"'cfsl bench --settings' has its own schedules: it leaves out {_written(trained)}")
+    elif "rate" in best["values"] and sweep.training is not None:
+        say("'cfsl bench --settings' has its own schedules: it leaves out the tenth of rate that training has")
+    if best["changes"]:
+        say(_options(best["changes"]))
+
+
+def _cells(row: Row) -> list[str]:
+    values = [_value(value) for value in row.values.values()]
+    if row.accuracy is None or row.macs is None:
+        return [row.mark, str(row.trial), *values, row.state]
+    compared = ["", ""]
+    if not row.best and row.difference is not None:
+        compared = [_percent(row.difference, row.difference_ci95), f"{row.p:.2g}"]
+    millions = (row.macs["adaptation"] + row.macs["prediction"]) / 1e6
+    accuracy = _percent(row.accuracy, row.ci95)
+    return [row.mark, str(row.trial), *values, accuracy, *compared, f"{row.atm:.4f}", f"{millions:,.1f}"]
+
+
+def _percent(mean: float, ci95: float | None) -> str:
+    return f"{100 * mean:.2f}" + (f" +- {100 * ci95:.2f}" if ci95 is not None else "")
+
+
+def _value(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else written_change("", value).removeprefix("=")
+
+
+def _written(values: dict[str, Any]) -> str:
+    return ", ".join(f"{name}={_value(value)}" for name, value in values.items())
+
+
+def _options(changes: dict[str, Any]) -> str:
+    """Return what to put on the command line."""
+    return " ".join(f"--set {shlex.quote(written_change(name, value))}" for name, value in changes.items())

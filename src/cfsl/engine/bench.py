@@ -1,0 +1,87 @@
+"""A bench: runs that are to be done, in a folder where some may be done already."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+
+from cfsl.engine.schedule import Crew, Ending, Watch, carry_out
+from cfsl.engine.shelf import Shelf
+from cfsl.engine.spec import RunSpec
+from cfsl.engine.steps import CardStep, PieceStep, Step, TrainStep, steps_of
+
+
+@dataclass
+class Plan:
+    """What there is to do, and what there is not."""
+
+    runs: list[RunSpec]
+    done: list[RunSpec] = field(default_factory=list)
+    """Runs whose cards are there."""
+    steps: list[Step] = field(default_factory=list)
+    """Still to be done, in an order that can be followed."""
+    failed: dict[str, str] = field(default_factory=dict)
+    """Steps that failed before, with their errors: they are tried again on request."""
+    blocked: dict[str, str] = field(default_factory=dict)
+    """Steps that need one of those."""
+    aside: list[str] = field(default_factory=list)
+    """Damaged files that were set aside, in words."""
+
+
+def planned(runs: Sequence[RunSpec], shelf: Shelf, *, retry: bool = False) -> Plan:
+    """Look what is done, and return the rest. Damaged files are set aside; nothing else is touched."""
+    plan = Plan(list(runs))
+    for run in runs:
+        if _is_done(CardStep(run), shelf, plan):
+            plan.done.append(run)
+    finished = {run.hash for run in plan.done}
+    for step in steps_of(run for run in runs if run.hash not in finished):
+        _place(step, shelf, plan, retry=retry)
+    return plan
+
+
+def _place(step: Step, shelf: Shelf, plan: Plan, *, retry: bool) -> None:
+    """Find out whether a step is done, has failed, waits for one that has, or is to be done."""
+    if not isinstance(step, CardStep) and _is_done(step, shelf, plan):
+        return
+    failure = shelf.failure(step)
+    if failure is not None and retry:
+        shelf.forget_failure(step)
+        failure = None
+    gone = [need for need in step.needs if need in plan.failed or need in plan.blocked]
+    if failure is not None:
+        plan.failed[step.name] = str(failure.get("error"))
+    elif gone:
+        plan.blocked[step.name] = plan.blocked.get(gone[0], gone[0])
+    else:
+        plan.steps.append(step)
+
+
+def _is_done(step: Step, shelf: Shelf, plan: Plan) -> bool:
+    done, damage = shelf.checked(step)
+    if damage is not None:
+        plan.aside.append(damage)
+    return done
+
+
+def run_plan(plan: Plan, shelf: Shelf, hire: Callable[[], Crew], watch: Watch) -> Ending:
+    """Do what is to be done."""
+    ending = Ending(failed=dict(plan.failed), blocked=dict(plan.blocked))
+    if plan.steps:
+        with closing(hire()) as crew:
+            now = carry_out(plan.steps, crew, shelf, watch)
+        ending.done += now.done
+        ending.failed |= now.failed
+        ending.blocked |= now.blocked
+    return ending
+
+
+def trainings(steps: Sequence[Step]) -> list[TrainStep]:
+    """Return the steps that train."""
+    return [step for step in steps if isinstance(step, TrainStep)]
+
+
+def pieces(steps: Sequence[Step]) -> list[PieceStep]:
+    """Return the steps that run tasks."""
+    return [step for step in steps if isinstance(step, PieceStep)]

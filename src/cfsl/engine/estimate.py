@@ -1,0 +1,156 @@
+"""How long steps take: seconds an image, measured, times images; corrected by what was run in the same folder.
+
+The times that come with the package were measured on one core of two shared ones (benchmarks/step_times.py) with the
+networks of paper 1; a larger network is taken to be slower in proportion to its multiply-accumulates.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cfsl.engine.shelf import Shelf
+from cfsl.engine.spec import LearnerSpec, RunSpec, TrainSpec
+from cfsl.engine.steps import PieceStep, Step, TrainStep
+from cfsl.errors import CfslError
+from cfsl.nets.convnet import ConvNet
+from cfsl.results.card import read_card
+from cfsl.spec import TaskSpec
+from cfsl.training.checkpoint import read_notes
+from cfsl.training.loop import LAST
+from cfsl.training.spec import Training
+
+PLACE = Path(__file__).with_name("step_times.json")
+_CARD = 5.0
+"""Seconds to put a card together: one task for the multiply-accumulates, one for the memory."""
+_CHARACTERS, _PHOTOS = "28x28x1", "64x64x3"
+_SHAPES = {_CHARACTERS: (1, 28), _PHOTOS: (3, 64)}
+_USUAL_NETS = {"protonet": (64, 64, 64, 64), "pretrain_tune": (48, 48, 48, 48), "pretrain_tune_replay": (48,) * 4}
+
+
+def image_kind(data: str) -> str:
+    """Return which of the measured images those of a data set are like."""
+    return _PHOTOS if data.startswith("slim") else _CHARACTERS
+
+
+def eval_images(task: TaskSpec) -> int:
+    """Return the images of a task."""
+    return task.support_images + task.target_images
+
+
+def train_images(training: Training) -> int:
+    """Return the images of an update."""
+    return training.schedule.batch * (1 if training.iid else eval_images(training.episodes))
+
+
+@dataclass(frozen=True)
+class Times:
+    """Seconds of steps."""
+
+    source: str
+    factors: Mapping[tuple[str, str], float]
+    """How much longer things took in this folder, by learner and by what was done."""
+
+    @classmethod
+    def of(cls, shelf: Shelf) -> Times:
+        """Take what was measured in a folder, and else what comes with the package."""
+        found: dict[tuple[str, str], list[float]] = {}
+        for key, ratio in [*_trained(shelf), *_evaluated(shelf)]:
+            found.setdefault(key, []).append(ratio)
+        factors = {key: statistics.median(ratios) for key, ratios in found.items()}
+        own = ", corrected by what was run here" if factors else ""
+        return cls(f"from times measured on one core of two shared ones{own}", factors)
+
+    def seconds(self, step: Step) -> float:
+        """Return how long a step takes on one core."""
+        match step:
+            case TrainStep(spec=train):
+                return self._factor(train.learner, "train") * expected_training(train)
+            case PieceStep(spec=run):
+                return self._factor(run.learner, "eval") * run.members * len(step.numbers) * expected_task(run)
+            case _:
+                return _CARD
+
+    def _factor(self, learner: LearnerSpec, what: str) -> float:
+        return self.factors.get((learner.name, what), 1.0)
+
+
+def expected_training(train: TrainSpec) -> float:
+    """Return the seconds of a training run with its validation, from the package's times."""
+    training, schedule = train.training, train.training.schedule
+    updates = _measured(train.learner, train.data.name, "train") * schedule.total * train_images(training)
+    task = eval_images(training.validation) * _measured(train.learner, train.data.name, "eval")
+    return updates + schedule.epochs * training.validation_tasks * task
+
+
+def expected_task(run: RunSpec) -> float:
+    """Return the seconds of a task, from the package's times."""
+    return _measured(run.learner, run.data.name, "eval") * eval_images(run.task)
+
+
+def _measured(learner: LearnerSpec, data: str, what: str) -> float:
+    """Return seconds an image; those of the slowest learner for one that was never measured."""
+    table: dict[str, dict[str, float]] = json.loads(PLACE.read_text(encoding="utf-8"))[image_kind(data)]
+    slowest = max(times.get(what, 0.0) for times in table.values())
+    return table.get(learner.name, {}).get(what, slowest) * _times_larger(learner, image_kind(data))
+
+
+def _times_larger(learner: LearnerSpec, kind: str) -> float:
+    """Return how much more a learner's network computes than the one that was measured."""
+    net = learner.changes.get("net") or learner.changes.get("inner.net")
+    if not isinstance(net, dict) or learner.name not in _USUAL_NETS or net.get("kind") != "convnet":
+        return 1.0
+    usual = _macs(_USUAL_NETS[learner.name], kind)
+    return _macs(tuple(ConvNet(**net).widths), kind) / usual
+
+
+def _macs(widths: tuple[int, ...], kind: str) -> int:
+    """Return the multiply-accumulates of a stack of 3 x 3 convolutions, each followed by pooling."""
+    channels, size = _SHAPES[kind]
+    total = 0
+    for width in widths:
+        total += size * size * 9 * channels * width
+        channels, size = width, size // 2
+    return total
+
+
+Ratio = tuple[tuple[str, str], float]
+
+
+def _trained(shelf: Shelf) -> list[Ratio]:
+    """Return, for every training run in a folder, how its updates compare with what was expected."""
+    ratios = []
+    for path in sorted((shelf.folder / "training").glob(f"*/{LAST}")):
+        try:
+            ratios.append(_ratio_of_training(read_notes(path), path.parent.name))
+        except (CfslError, KeyError, ValueError, ZeroDivisionError):
+            continue  # of damaged runs nothing is learned here; they are reported where they are needed
+    return ratios
+
+
+def _ratio_of_training(notes: Mapping[str, Any], name: str) -> Ratio:
+    identity = notes["identity"]
+    training = Training(**identity["training"])
+    learner, data = name.split("-")[0], "slim" if "-slim" in name else name
+    seconds = statistics.median(epoch["seconds"] for epoch in notes["history"])
+    plain = LearnerSpec(name=learner, changes={"net": identity["learner"].get("net")}, settings=None)
+    expected = _measured(plain, data, "train") * training.schedule.updates * train_images(training)
+    return (learner, "train"), seconds / expected
+
+
+def _evaluated(shelf: Shelf) -> list[Ratio]:
+    """Return, for every card in a folder, how its tasks compare with what was expected."""
+    ratios = []
+    for path in sorted((shelf.folder / "cards").glob("*.json")):
+        try:
+            card = read_card(path)
+            run = RunSpec(**card["run"])
+            seconds = card["circumstances"]["seconds"] / (run.tasks * run.members)
+            ratios.append(((run.learner.name, "eval"), seconds / expected_task(run)))
+        except (CfslError, KeyError, TypeError, ZeroDivisionError):
+            continue
+    return ratios

@@ -1,0 +1,51 @@
+"""The engine 'local': one step after the other, in this process."""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections import deque
+from collections.abc import Callable
+
+from cfsl.engine.perform import Outcome, Progress, perform
+from cfsl.engine.schedule import Busy, Event, Failed, Finished, Told
+from cfsl.engine.shelf import Shelf
+from cfsl.engine.steps import Step
+
+
+class LocalCrew:
+    """Does a step when it is asked what has happened."""
+
+    def __init__(self, shelf: Shelf, watch: Callable[[Event], None]) -> None:
+        """Progress is told to `watch` while a step is being done."""
+        self._shelf, self._watch = shelf, watch
+        self._given: deque[Step] = deque()
+
+    @property
+    def free(self) -> int:
+        """One step at a time."""
+        return 1 - len(self._given)
+
+    def give(self, step: Step) -> None:
+        """Take a step."""
+        self._given.append(step)
+
+    def next_event(self, timeout: float) -> Event | None:
+        """Do the step."""
+        if not self._given:
+            time.sleep(timeout)  # another bench is at what comes next
+            return None
+        step = self._given.popleft()
+        return event_of(step, self._shelf, lambda progress: self._watch(Told(step, progress)))
+
+    def close(self) -> None:
+        """There is nothing to stop."""
+
+
+def event_of(step: Step, shelf: Shelf, tell: Callable[[Progress], None]) -> Event:
+    """Do a step and return how it ended."""
+    try:
+        outcome = perform(step, shelf, tell)
+    except Exception as error:  # one failing cell must not stop the others
+        return Failed(step, f"{type(error).__name__}: {error}", traceback.format_exc())
+    return Busy(step) if outcome is Outcome.BUSY else Finished(step)

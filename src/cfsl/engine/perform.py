@@ -1,0 +1,180 @@
+"""One step, done: the same wherever it is done, and not at all if it was done before."""
+
+from __future__ import annotations
+
+import functools
+import shutil
+import time
+from collections.abc import Callable
+from enum import Enum
+from typing import Any, NamedTuple
+
+import torch
+
+from cfsl.data.catalog import load
+from cfsl.data.manifest import Manifest
+from cfsl.data.splits import splits_hash
+from cfsl.data.store import Dataset
+from cfsl.data.tasks import Tasks
+from cfsl.engine.pieces import read_piece, write_piece
+from cfsl.engine.shelf import Shelf
+from cfsl.engine.spec import DataSpec, LearnerSpec, RunSpec
+from cfsl.engine.steps import CardStep, PieceStep, Step, TrainStep, pieces_of
+from cfsl.errors import DataError
+from cfsl.harness.evaluate import Conditions, evaluate_under
+from cfsl.harness.trace import joined
+from cfsl.learners.base import Meta, first_weights
+from cfsl.learners.changes import changed
+from cfsl.learners.registry import find_learner
+from cfsl.metrics.answers import answers_of, rounded
+from cfsl.metrics.ensemble import ensemble
+from cfsl.results.card import measurements, write_card
+from cfsl.results.evaluation import card_of
+from cfsl.training.checkpoint import read_notes
+from cfsl.training.events import Epoch, Event, Saved, Started, Update
+from cfsl.training.loop import LAST, best_epochs, best_weights, train
+
+
+class Progress(NamedTuple):
+    """How far a step has come."""
+
+    done: int
+    total: int
+    unit: str
+    note: str = ""
+
+
+Tell = Callable[[Progress], None]
+
+
+class Outcome(Enum):
+    """How a step ended that did not fail."""
+
+    DONE = "done"
+    BUSY = "another process is at it"
+
+
+def perform(step: Step, shelf: Shelf, tell: Tell) -> Outcome:
+    """Do a step, unless it is done already or another process is at it."""
+    with shelf.claimed(step) as mine:
+        if not mine:
+            return Outcome.BUSY
+        if not shelf.checked(step)[0]:
+            match step:
+                case TrainStep():
+                    _train(step, shelf, tell)
+                case PieceStep():
+                    _run_piece(step, shelf, tell)
+                case CardStep():
+                    _put_together(step.spec, shelf, tell)
+    return Outcome.DONE
+
+
+def built(spec: LearnerSpec) -> Any:
+    """Build a learner, as it was specified."""
+    return changed(find_learner(spec.name), spec.changes)
+
+
+@functools.lru_cache(maxsize=4)
+def opened(spec: DataSpec) -> Dataset:
+    """Open a data set, and refuse one that only has the same name."""
+    data = load(spec.name, splits=spec.splits)
+    if (data.fingerprint, splits_hash(data.splits)) != (spec.fingerprint, spec.splits_hash):
+        raise DataError(
+            f"{spec.name} is not the data set that the plan was made for: its fingerprint is "
+            f"{data.fingerprint[:12]}, the plan's is {spec.fingerprint[:12]}; plan again"
+        )
+    return data
+
+
+def _train(step: TrainStep, shelf: Shelf, tell: Tell) -> None:
+    total, accuracy = step.spec.training.schedule.total, ""
+
+    def watch(event: Event) -> None:
+        nonlocal accuracy
+        if isinstance(event, Started | Epoch) and event.accuracy is not None:
+            accuracy = f"val {100 * event.accuracy:.1f} %"
+        if isinstance(event, Started | Update | Saved):
+            tell(Progress(event.update, total, "updates", accuracy))
+
+    train(built(step.spec.learner), step.spec.training, opened(step.spec.data), shelf.training(step.spec), watch)
+
+
+def _run_piece(step: PieceStep, shelf: Shelf, tell: Tell) -> None:
+    run, done = step.spec, 0
+    learner, tasks = built(run.learner), _tasks(run, step.numbers)
+    conditions = _conditions(run)
+
+    def progress(finished: int) -> None:
+        nonlocal done
+        done += finished
+        tell(Progress(done, run.members * len(tasks), "tasks"))
+
+    start = time.perf_counter()
+    traces = [
+        evaluate_under(conditions, learner, tasks, _weights(run, learner, shelf, rank), progress=progress)
+        for rank in range(run.members)
+    ]
+    write_piece(shelf.piece(step), traces, time.perf_counter() - start)
+
+
+def _put_together(run: RunSpec, shelf: Shelf, tell: Tell) -> None:
+    """Join the pieces, measure what the learner costs, and write manifest, answers and card, in this order."""
+    pieces = [read_piece(shelf.piece(piece)) for piece in pieces_of(run)]
+    members = [joined([traces[rank] for traces, _ in pieces]) for rank in range(run.members)]
+    learner, tasks = built(run.learner), _tasks(run, range(run.tasks))
+    notes = None if run.train is None else read_notes(shelf.training(run.train) / LAST)
+    tell(Progress(0, 1, "card"))
+    answers = {"": rounded(answers_of(members[0]))}
+    card = card_of(
+        run.learner.name,
+        learner,
+        tasks,
+        _weights(run, learner, shelf, 0),
+        _conditions(run),
+        answers[""],
+        checkpoint=notes,
+        seconds=sum(seconds for _, seconds in pieces),
+    )
+    if run.members > 1 and run.train is not None:
+        answers["ensemble"] = rounded(answers_of(ensemble(members, run.average)))
+        card["ensemble"] = {
+            "members": run.members,
+            "average": run.average,
+            "epochs": best_epochs(shelf.training(run.train), run.members),
+            "metrics": measurements(answers["ensemble"]),
+            "macs": {part: run.members * card["macs"][part] for part in ("adaptation", "prediction")},
+        }
+    _write_manifest(tasks, shelf)
+    write_card(shelf.card(run), card | {"run": run.identity(), "run_hash": run.hash, "profile": run.profile}, answers)
+    discard_pieces(run, shelf)
+
+
+def _write_manifest(tasks: Tasks, shelf: Shelf) -> None:
+    manifest = Manifest.of(tasks)
+    path = shelf.manifest(manifest.fingerprint)
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        manifest.write(path)
+
+
+def discard_pieces(run: RunSpec, shelf: Shelf) -> None:
+    """Remove the pieces of a cell that has its card."""
+    shutil.rmtree(shelf.pieces(run), ignore_errors=True)  # another bench may be at them
+
+
+def _tasks(run: RunSpec, numbers: range) -> Tasks:
+    return Tasks(opened(run.data), run.task, split=run.split, seed=run.task_seed, numbers=numbers)
+
+
+def _conditions(run: RunSpec) -> Conditions:
+    return Conditions(progressive=run.progressive, accelerate=True)
+
+
+def _weights(run: RunSpec, learner: Any, shelf: Shelf, rank: int) -> Meta:
+    """Return the weights of the best epoch, or the next best; or draw them."""
+    if run.train is not None:
+        return best_weights(shelf.training(run.train), rank)
+    recipe = opened(run.data).info.recipe
+    shape = (recipe.channels, recipe.height, recipe.width)
+    return first_weights(learner, shape, run.task, torch.Generator().manual_seed(run.seed))

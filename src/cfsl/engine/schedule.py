@@ -1,0 +1,167 @@
+"""Who does what, when: steps are given to a crew as soon as what they need is done.
+
+A step that fails stops those that need it, and no others. A step whose worker died is given to another. A step that
+another bench is at is looked at again later.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol, TypeAlias
+
+from cfsl.engine.perform import Progress
+from cfsl.engine.shelf import Shelf
+from cfsl.engine.steps import Step
+
+_MOST_DEATHS = 3
+"""Workers that may die over a step before it counts as failed: the step may be what kills them."""
+_LOOK_AGAIN = 1.0
+"""Seconds until a step that another bench is at is looked at again."""
+
+
+class Told(NamedTuple):
+    """A step has come on."""
+
+    step: Step
+    progress: Progress
+
+
+class Finished(NamedTuple):
+    """A step is done."""
+
+    step: Step
+
+
+class Failed(NamedTuple):
+    """A step went wrong."""
+
+    step: Step
+    error: str
+    trace: str
+
+
+class Busy(NamedTuple):
+    """Another bench is at the step."""
+
+    step: Step
+
+
+class Died(NamedTuple):
+    """The worker of a step died."""
+
+    step: Step
+    how: str
+
+
+Event: TypeAlias = Told | Finished | Failed | Busy | Died
+
+
+class Crew(Protocol):
+    """Whoever does steps."""
+
+    @property
+    def free(self) -> int:
+        """How many more steps it can take now."""
+        ...
+
+    def give(self, step: Step) -> None:
+        """Start a step."""
+        ...
+
+    def next_event(self, timeout: float) -> Event | None:
+        """Wait so many seconds for something to happen."""
+        ...
+
+    def close(self) -> None:
+        """Stop everything at once; what was begun is left as a killed process leaves it."""
+        ...
+
+
+@dataclass
+class Ending:
+    """How it all ended."""
+
+    done: list[Step] = field(default_factory=list)
+    failed: dict[str, str] = field(default_factory=dict)
+    """The error of each step that went wrong, by its name."""
+    blocked: dict[str, str] = field(default_factory=dict)
+    """For each step that was not tried: the name of the one that it needed and that failed."""
+
+
+Watch = Callable[[Event], None]
+
+
+def carry_out(steps: Sequence[Step], crew: Crew, shelf: Shelf, watch: Watch) -> Ending:
+    """Do all steps, of which none is done yet; those of `steps` that they need come before them or are done."""
+    work = _Work(steps, shelf, watch)
+    in_hand = 0
+    while work.waiting or in_hand:
+        while crew.free and (step := work.next_ready()) is not None:
+            crew.give(step)
+            in_hand += 1
+        event = crew.next_event(_LOOK_AGAIN)
+        if event is not None:
+            watch(event)
+            in_hand -= not isinstance(event, Told)
+            work.take(event)
+    return work.ending
+
+
+class _Work:
+    """What is still to be done."""
+
+    def __init__(self, steps: Sequence[Step], shelf: Shelf, watch: Watch) -> None:
+        self.waiting = {step.name: step for step in steps}
+        self.ending = Ending()
+        self._open = set(self.waiting)
+        """Steps that are not done: waiting, or in hand."""
+        self._shelf, self._watch = shelf, watch
+        self._deaths: dict[str, int] = {}
+        self._not_before: dict[str, float] = {}
+
+    def next_ready(self) -> Step | None:
+        """Return a step whose needs are met: a card or a piece before another training, so that results come early."""
+        ready = [step for step in self.waiting.values() if self._is_ready(step)]
+        if not ready:
+            return None
+        chosen = min(ready, key=lambda step: _ORDER[step.kind])
+        return self.waiting.pop(chosen.name)
+
+    def _is_ready(self, step: Step) -> bool:
+        return self._open.isdisjoint(step.needs) and time.monotonic() >= self._not_before.get(step.name, 0.0)
+
+    def take(self, event: Event) -> None:
+        """Take note of what happened."""
+        name = event.step.name
+        match event:
+            case Finished(step):
+                self._open.discard(name)
+                self.ending.done.append(step)
+            case Busy(step):
+                self._not_before[name] = time.monotonic() + _LOOK_AGAIN
+                self.waiting[name] = step
+            case Died(step, how):
+                self._deaths[name] = self._deaths.get(name, 0) + 1
+                if self._deaths[name] < _MOST_DEATHS:
+                    self.waiting[name] = step
+                else:
+                    self._give_up(step, f"its worker died {_MOST_DEATHS} times ({how}); out of memory?", "")
+            case Failed(step, error, trace):
+                self._give_up(step, error, trace)
+
+    def _give_up(self, step: Step, error: str, trace: str) -> None:
+        """Write down what went wrong, and let go of all that needs it."""
+        self._shelf.write_failure(step, error, trace)
+        self.ending.failed[step.name] = error
+        lost = {step.name: step.name}
+        for later in list(self.waiting.values()):
+            cause = next((lost[need] for need in later.needs if need in lost), None)
+            if cause is not None:
+                lost[later.name] = cause
+                self.ending.blocked[later.name] = cause
+                del self.waiting[later.name]
+
+
+_ORDER: Mapping[str, int] = {"card": 0, "piece": 1, "train": 2}

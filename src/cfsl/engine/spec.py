@@ -1,0 +1,106 @@
+"""What is to be run, in full: a training run, and a cell of a table. Frozen checked values with a name of their own.
+
+A run is known by the hash of everything that decides its numbers: the learner with all its hyper-parameters, the data
+by fingerprint, the tasks, the training with its seed. The same cell in two suites is therefore one run, and a cell
+that was run before is found again, whoever asks for it.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from cfsl.spec import Count, FrozenSpec, TaskSpec
+from cfsl.training.spec import Training
+
+Seed = Annotated[int, Field(ge=0)]
+_SHORT = 10
+"""Digits of a hash that go into the name of a file."""
+
+
+class DataSpec(FrozenSpec):
+    """A data set under one of its splits."""
+
+    name: str
+    splits: str | None = None
+    fingerprint: str
+    """Of pixels, recipe, class names and sizes: the same name may stand for other data elsewhere."""
+    splits_hash: str
+
+
+class LearnerSpec(FrozenSpec):
+    """A learner with all its hyper-parameters."""
+
+    name: str
+    changes: dict[str, Any]
+    """What differs from the learner as it is known by its name, by dotted names such as inner.lr."""
+    settings: Any
+    """All hyper-parameters, those that were not changed included: defaults may move, and runs must not."""
+
+
+class TrainSpec(FrozenSpec):
+    """A training run, which may serve many cells."""
+
+    kind: Literal["train"] = "train"
+    learner: LearnerSpec
+    data: DataSpec
+    training: Training
+
+    @functools.cached_property
+    def hash(self) -> str:
+        """The sha256 of all that decides the weights."""
+        return _hash(self.model_dump(mode="json"))
+
+    @property
+    def name(self) -> str:
+        """The name of its folder."""
+        return f"{self.learner.name.replace(':', '-')}-{self.data.name}-s{self.training.seed}-{self.hash[:_SHORT]}"
+
+
+class RunSpec(FrozenSpec):
+    """A cell: one learner on the tasks of one setting."""
+
+    kind: Literal["run"] = "run"
+    profile: str
+    """What the schedule is called: numbers of different profiles are never ranked against each other."""
+    learner: LearnerSpec
+    data: DataSpec
+    task: TaskSpec
+    split: str = "test"
+    tasks: Count = 600
+    task_seed: Seed = 0
+    seed: Seed = 0
+    """Of training, or of weights that are never trained."""
+    train: TrainSpec | None = None
+    """Where the weights come from; None: they are drawn, or there are none."""
+    members: Count = 1
+    """So many of the best epochs also answer together."""
+    average: Literal["logits", "probabilities"] = "logits"
+    progressive: bool = False
+    """Also ask after every support set."""
+    piece: Count = 100
+    """Tasks that are run in one go, so that several workers can share a cell. It changes no number."""
+
+    def identity(self) -> dict[str, Any]:
+        """Return all that decides the numbers of this run, ready for JSON."""
+        return self.model_dump(mode="json", exclude={"piece"})
+
+    @functools.cached_property
+    def hash(self) -> str:
+        """The sha256 of the identity: what the card of this run is found by."""
+        return _hash(self.identity())
+
+    @property
+    def name(self) -> str:
+        """The name of its card."""
+        learner = self.learner.name.replace(":", "-")
+        place = f"{self.data.name}-{self.task.task_type}-nss{self.task.nss}"
+        return f"{place}-{learner}-{self.profile}-s{self.seed}-{self.hash[:_SHORT]}"
+
+
+def _hash(identity: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(identity, sort_keys=True, separators=(",", ":")).encode()).hexdigest()

@@ -1,0 +1,116 @@
+"""A plan as steps: train, run some tasks, put a card together. Each says which others must be done before."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from cfsl.engine.spec import RunSpec, TrainSpec
+
+
+@dataclass(frozen=True)
+class TrainStep:
+    """Train a learner."""
+
+    spec: TrainSpec
+    kind: Literal["train"] = "train"
+
+    @property
+    def name(self) -> str:
+        """What the step is known by, in files too."""
+        return f"train-{self.spec.name}"
+
+    @property
+    def label(self) -> str:
+        """What the step is called when people watch."""
+        return f"training {self.spec.learner.name} on {self.spec.data.name}"
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """Nothing."""
+        return ()
+
+
+@dataclass(frozen=True)
+class PieceStep:
+    """Run some of the tasks of a cell."""
+
+    spec: RunSpec
+    start: int
+    kind: Literal["piece"] = "piece"
+
+    @property
+    def name(self) -> str:
+        """What the step is known by, in files too."""
+        return f"piece-{self.spec.name}-{self.start:06d}"
+
+    @property
+    def label(self) -> str:
+        """What the step is called when people watch."""
+        return f"{_cell(self.spec)}, tasks {self.start}-{self.numbers[-1]}"
+
+    @property
+    def numbers(self) -> range:
+        """The numbers of its tasks."""
+        return range(self.start, min(self.start + self.spec.piece, self.spec.tasks))
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """Return the step that trains the learner, if there is one."""
+        return _training(self.spec)
+
+
+@dataclass(frozen=True)
+class CardStep:
+    """Put the card of a cell together."""
+
+    spec: RunSpec
+    kind: Literal["card"] = "card"
+
+    @property
+    def name(self) -> str:
+        """What the step is known by, in files too."""
+        return f"card-{self.spec.name}"
+
+    @property
+    def label(self) -> str:
+        """What the step is called when people watch."""
+        return f"{_cell(self.spec)}, costs"
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """Return the steps that run its tasks, and the one that trains the learner."""
+        return (*_training(self.spec), *(piece.name for piece in pieces_of(self.spec)))
+
+
+Step: TypeAlias = TrainStep | PieceStep | CardStep
+
+
+def pieces_of(run: RunSpec) -> list[PieceStep]:
+    """Return the pieces of a cell; a cell of few tasks is one piece."""
+    return [PieceStep(run, start) for start in range(0, run.tasks, run.piece)]
+
+
+def steps_of(runs: Iterable[RunSpec]) -> list[Step]:
+    """Return all steps of some cells, what is shared only once, each after those that it needs."""
+    steps: dict[str, Step] = {}
+    for run in runs:
+        for step in _steps_of(run):
+            steps.setdefault(step.name, step)
+    return list(steps.values())
+
+
+def _steps_of(run: RunSpec) -> Iterator[Step]:
+    if run.train is not None:
+        yield TrainStep(run.train)
+    yield from pieces_of(run)
+    yield CardStep(run)
+
+
+def _cell(run: RunSpec) -> str:
+    return f"{run.learner.name} on {run.data.name} {run.task.task_type} {run.task.nss}"
+
+
+def _training(run: RunSpec) -> tuple[str, ...]:
+    return () if run.train is None else (TrainStep(run.train).name,)

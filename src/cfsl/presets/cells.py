@@ -1,0 +1,232 @@
+"""From what was asked for to cells: which run belongs where in a table, and why some cells cannot be run."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cfsl.data.catalog import load
+from cfsl.data.splits import splits_hash
+from cfsl.data.store import Dataset
+from cfsl.engine.spec import DataSpec, LearnerSpec, RunSpec, TrainSpec
+from cfsl.errors import DataError, InfeasibleSpecError, SpecError, lookup
+from cfsl.learners.base import FixedEmbedding
+from cfsl.learners.changes import changed
+from cfsl.learners.registry import LEARNERS, find_learner
+from cfsl.presets.profiles import PRETRAINING_VALIDATION, PROFILES, QUICK_CHANGES, SHARED_EPISODES
+from cfsl.presets.suites import SUITES, Place, Suite, suites_named
+from cfsl.results.evaluation import described
+from cfsl.sampling import require_feasible
+from cfsl.spec import TaskSpec
+from cfsl.training.spec import Training
+
+_TRAINERS = {"tasks": "protonet", "pretraining": "pretrain_tune"}
+"""Whose training serves all learners of a kind."""
+_SHARED_FIELDS = ("net", "metric", "norm")
+"""Hyper-parameters that matter to such a training; learners that wrap others have them in their inner one."""
+_PIECE = 100
+"""Tasks in a piece of a cell."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """What was asked for; None: whatever the suite has."""
+
+    suite: str
+    profile: str = "quick"
+    data: tuple[str, ...] | None = None
+    splits: str | None = None
+    learners: tuple[str, ...] | None = None
+    columns: tuple[str, ...] | None = None
+    seeds: int | None = None
+    tasks: int | None = None
+    changes: Mapping[str, Mapping[str, Any]] | None = None
+    """Hyper-parameters by learner, such as a sweep has found."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A place in a table, for one training seed."""
+
+    suite: str
+    data: str
+    learner: str
+    column: str
+    seed: int
+    run: RunSpec | None
+    why_not: str = ""
+    """Why there is nothing to run."""
+
+
+def cells_of(request: Request) -> list[Cell]:
+    """Return all cells that were asked for, in the order of their tables; names that nobody knows are refused."""
+    _require_known(request)
+    return [
+        cell
+        for name in suites_named(request.suite)
+        for data in request.data or SUITES[name].data
+        for cell in _Table(name, data, request).cells()
+    ]
+
+
+def _require_known(request: Request) -> None:
+    lookup({**SUITES, "all": None}, request.suite, "suite")
+    lookup(PROFILES, request.profile, "profile")
+    for learner in request.learners or ():
+        find_learner(learner)
+    names = {
+        column: None
+        for name in suites_named(request.suite)
+        for data in request.data or SUITES[name].data
+        for column in SUITES[name].columns(data)
+    }
+    for column in request.columns or ():
+        lookup(names, column, "column of this suite")
+    if request.splits is not None and len(request.data or ()) != 1:
+        raise SpecError("--splits belongs to one data set; name it with --data")
+
+
+class _Table:
+    """The cells of one suite on one data set."""
+
+    def __init__(self, name: str, data: str, request: Request) -> None:
+        self._name, self._data, self._request = name, data, request
+        self._suite, self._profile = SUITES[name], PROFILES[request.profile]
+
+    def cells(self) -> Iterator[Cell]:
+        """Go through learners, columns and seeds."""
+        columns = self._suite.columns(self._data)
+        wanted = [column for column in columns if column in (self._request.columns or columns)]
+        for learner in self._request.learners or self._suite.learners or tuple(LEARNERS):
+            for column in wanted:
+                place = Place(learner, self._data, column, columns[column])
+                for seed in range(self._seeds(learner)):
+                    yield self._cell(place, seed)
+
+    def _seeds(self, learner: str) -> int:
+        """A learner that draws nothing has one seed."""
+        if kind_of(learner) == "none" or not self._suite.trained:
+            return 1
+        return self._request.seeds or self._profile.seeds or self._suite.seeds
+
+    def _cell(self, place: Place, seed: int) -> Cell:
+        run, why_not = None, ""
+        try:
+            run = self._run(place, seed)
+        except InfeasibleSpecError as error:
+            why_not = str(error)
+        except DataError as error:
+            why_not = f"{error}"
+        return Cell(self._name, place.data, place.learner, place.column, seed, run, why_not)
+
+    def _run(self, place: Place, seed: int) -> RunSpec:
+        data = opened(place.data, self._request.splits)
+        learner = learner_spec(place.learner, self._changes(place))
+        fields: dict[str, Any] = {"tasks": self._request.tasks or self._profile.tasks, **self._suite.fixed}
+        split = fields.get("split", "test")
+        require_feasible(data.class_sizes[data.classes_of(split)], place.task, f"{data.name}/{split}")
+        train = self._train(place, learner, seed) if self._suite.trained else None
+        embeds = isinstance(_built(learner), FixedEmbedding) and place.task.corruption is None
+        return RunSpec(
+            profile=self._request.profile,
+            learner=learner,
+            data=data_spec(data, self._request.splits),
+            task=place.task,
+            seed=seed,
+            train=train,
+            members=min(self._members(), train.training.schedule.keep) if train else 1,
+            progressive=self._profile.progressive,
+            piece=fields["tasks"] if embeds else _PIECE,  # a table of embeddings is made once a piece
+            **fields,
+        )
+
+    def _members(self) -> int:
+        return self._profile.members if self._suite.ensembles else 1
+
+    def _changes(self, place: Place) -> dict[str, Any]:
+        """Return hyper-parameters: the suite's, then what was chosen for short runs, then what was asked for."""
+        asked = dict((self._request.changes or {}).get(place.learner, {}))
+        if self._request.profile == "paper":
+            return self._suite.paper_changes(place) | asked
+        return QUICK_CHANGES.get(place.learner, {}) | self._suite.changes(place) | asked
+
+    def _train(self, place: Place, learner: LearnerSpec, seed: int) -> TrainSpec | None:
+        """Return the training that a learner needs, shared where it can be."""
+        kind = kind_of(place.learner)
+        if kind in ("none", "random"):
+            return None
+        trainer = learner
+        if place.learner in LEARNERS and kind in _TRAINERS:
+            bare = {name.removeprefix("inner."): value for name, value in learner.changes.items()}
+            shared = {name: value for name, value in bare.items() if name.split(".")[0] in _SHARED_FIELDS}
+            trainer = learner_spec(_TRAINERS[kind], shared)
+        training = self._training(kind, place)
+        data = opened(place.data, self._request.splits)
+        _require_trainable(data, training)
+        return TrainSpec(
+            learner=trainer, data=data_spec(data, self._request.splits), training=training.replace(seed=seed)
+        )
+
+    def _training(self, kind: str, place: Place) -> Training:
+        task = place.task.replace(corruption=None)
+        if kind == "pretraining":
+            task = PRETRAINING_VALIDATION
+        elif kind == "tasks" and self._profile.trains_once:
+            task = SHARED_EPISODES
+        characters = opened(place.data, self._request.splits).info.recipe.channels == 1
+        training = self._profile.training(kind, place.learner, task, characters)
+        if self._request.profile == "paper":
+            return self._suite.paper_training(training, place)
+        return training
+
+
+def kind_of(learner: str) -> str:
+    """Return how a learner comes to its weights; your own is trained on tasks if it says how."""
+    if learner in LEARNERS:
+        return LEARNERS[learner].training
+    return "tasks" if hasattr(find_learner(learner), "episode_loss") else "none"
+
+
+@functools.lru_cache(maxsize=16)
+def opened(name: str, splits: str | None) -> Dataset:
+    """Open a data set; those that are drawn are drawn."""
+    return load(name, splits=Path(splits) if splits and splits.endswith(".json") else splits)
+
+
+def data_spec(data: Dataset, splits: str | None) -> DataSpec:
+    """Return the identity of an open data set."""
+    return DataSpec(name=data.name, splits=splits, fingerprint=data.fingerprint, splits_hash=splits_hash(data.splits))
+
+
+def learner_spec(name: str, changes: Mapping[str, Any]) -> LearnerSpec:
+    """Return the identity of a learner."""
+    bare = LearnerSpec(name=name, changes=dict(changes), settings=None)
+    return bare.replace(settings=described(_built(bare))["settings"])
+
+
+def _built(spec: LearnerSpec) -> Any:
+    return changed(find_learner(spec.name), spec.changes)
+
+
+def _require_trainable(data: Dataset, training: Training) -> None:
+    """Refuse tasks that cannot be drawn from the classes to train on, or to validate on."""
+    if not training.iid:
+        _require(data, "train", training.episodes)
+    _require(data, "val", training.validation)
+
+
+def _require(data: Dataset, split: str, task: TaskSpec) -> None:
+    require_feasible(data.class_sizes[data.classes_of(split)], task, f"{data.name}/{split}")
+
+
+def runs_of(cells: Sequence[Cell]) -> list[RunSpec]:
+    """Return every run once."""
+    return list({cell.run.hash: cell.run for cell in cells if cell.run is not None}.values())
+
+
+def suite_of(name: str) -> Suite:
+    """Return a suite by its name."""
+    return lookup(SUITES, name, "suite")

@@ -1,0 +1,96 @@
+"""How long everything is trained, and how much is asked: as published, in an evening, or in minutes.
+
+A profile is on every card: numbers of different profiles are never ranked against each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from cfsl.spec import TaskSpec
+from cfsl.training.recipes import recipe_for
+from cfsl.training.spec import Augmentation, Training
+
+SHARED_EPISODES = TaskSpec.type_b(3)
+"""What learners that fit any task are validated on where one training serves them all."""
+PRETRAINING_VALIDATION = TaskSpec.type_d(4, 2)
+"""What a pretrained network is judged by, tuned: it serves every task type."""
+_HIGH_END = ("maml_high", "sca")
+
+
+@dataclass(frozen=True)
+class Profile:
+    """How much is done."""
+
+    what: str
+    tasks: int
+    """Test tasks a cell."""
+    seeds: int | None
+    """Training seeds; None: as many as the paper of the suite."""
+    members: int
+    """Best epochs that answer together, as in paper 1; paper 2 has the best alone."""
+    progressive: bool
+    """Whether learners are also asked after every support set."""
+    trains_once: bool
+    """Whether a learner that fits any task is trained once a data set, not for every column."""
+    training: Callable[[str, str, TaskSpec, bool], Training]
+    """Of the kind of training, the learner, the task, and whether the images are characters."""
+
+
+def _paper(kind: str, learner: str, task: TaskSpec, characters: bool) -> Training:
+    training = recipe_for("paper", kind, task)
+    if learner in _HIGH_END:
+        return training.replace(schedule=training.schedule.replace(optimizer="adam"))
+    return training
+
+
+_QUICK_LENGTHS: Mapping[str, tuple[int, int]] = {
+    "tasks": (20, 100),
+    "pretraining": (6, 200),
+    "maml_low": (20, 100),
+    "maml_high": (8, 50),
+    "sca": (8, 50),
+    "anil": (10, 50),
+    "proto_maml": (10, 50),
+}
+"""Epochs, and updates in each, by learner or by kind of training."""
+
+
+def _quick(kind: str, learner: str, task: TaskSpec, characters: bool) -> Training:
+    training = recipe_for("short", kind, task)
+    epochs, updates = _QUICK_LENGTHS.get(learner) or _QUICK_LENGTHS.get(kind) or (10, 50)
+    augmentation = training.augmentation if characters else Augmentation()
+    batch = 1 if learner in _HIGH_END else training.schedule.batch
+    schedule = training.schedule.replace(epochs=epochs, updates=updates, batch=batch)
+    return training.replace(schedule=schedule, augmentation=augmentation)
+
+
+_SMOKE_LENGTHS: Mapping[str, dict[str, Any]] = {
+    "tasks": {"epochs": 2, "updates": 20},
+    "pretraining": {"epochs": 2, "updates": 20, "batch": 64},
+    "meta": {"epochs": 2, "updates": 3, "batch": 1},
+}
+
+
+def _smoke(kind: str, learner: str, task: TaskSpec, characters: bool) -> Training:
+    training = recipe_for("short", kind, task)
+    schedule = training.schedule.replace(**_SMOKE_LENGTHS[kind], warmup=2)
+    return training.replace(schedule=schedule, validation_tasks=4)
+
+
+PROFILES: Mapping[str, Profile] = {
+    "smoke": Profile("minutes: every learner is run, none learns much", 20, 1, 2, True, True, _smoke),
+    "quick": Profile("useful numbers on two CPU cores in an evening", 600, 1, 1, False, True, _quick),
+    "paper": Profile("the published protocol", 600, None, 5, False, False, _paper),
+}
+
+QUICK_CHANGES: Mapping[str, dict[str, Any]] = {
+    **{name: {"metric": "cosine"} for name in ("protonet", "multiproto", "protonet_replay")},
+    "joint": {"inner.metric": "cosine"},
+    "pretrain_tune": {"lr": 0.03},
+    "ewc_pretrain": {"inner.lr": 0.03, "strength": 1e4},
+    "pretrain_tune_replay": {"inner.lr": 0.03},
+}
+"""Hyper-parameters that were chosen on Omniglot's validation tasks ('cfsl choose'; see results/)."""

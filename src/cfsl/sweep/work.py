@@ -1,0 +1,134 @@
+"""A worker of a sweep: it asks the study for trials and does them through the engine, until there are no more."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias
+
+from cfsl.engine.bench import planned, run_plan
+from cfsl.engine.local import LocalCrew
+from cfsl.engine.schedule import Event, Told
+from cfsl.engine.shelf import Shelf
+from cfsl.engine.spec import RunSpec
+from cfsl.engine.steps import Step
+from cfsl.errors import CfslError
+from cfsl.results.card import read_card
+from cfsl.sweep.space import Point
+from cfsl.sweep.study import Claim, SweepStudy
+from cfsl.sweep.trials import Sweep, run_of
+
+BENCH = "bench"
+"""Below the folder of a sweep: cards, trainings and what else the engine keeps."""
+
+
+class Begun(NamedTuple):
+    """A trial has begun."""
+
+    point: int
+    values: Point
+
+
+class Came(NamedTuple):
+    """A trial has come on."""
+
+    point: int
+    note: str
+
+
+class Ended(NamedTuple):
+    """A trial is over."""
+
+    point: int
+    values: Point
+    accuracy: float | None
+    error: str | None
+
+
+Happening: TypeAlias = Begun | Came | Ended
+Watch: TypeAlias = Callable[[Happening], None]
+
+
+def shelf_of(folder: Path) -> Shelf:
+    """Return where the engine keeps the runs of a sweep."""
+    return Shelf(folder / BENCH)
+
+
+def forget_failures(sweep: Sweep, points: Iterable[Point], folder: Path) -> None:
+    """Let the engine try again what it failed at in these trials."""
+    for point in points:
+        with contextlib.suppress(CfslError):  # a point that no run can be made of fails again, in its turn
+            planned([run_of(sweep, point)], shelf_of(folder), retry=True)
+
+
+def work(study: SweepStudy, sweep: Sweep, folder: Path, watch: Watch) -> None:
+    """Do trials until there are no more. One that fails is written down, and the next is done."""
+    shelf = shelf_of(folder)
+    while (claim := study.claim()) is not None:
+        with claim.lock:
+            watch(Begun(claim.point, claim.values))
+            watch(_done(study, claim, sweep, shelf, watch))
+
+
+def _done(study: SweepStudy, claim: Claim, sweep: Sweep, shelf: Shelf, watch: Watch) -> Ended:
+    """Do a trial and write down how it ended."""
+    try:
+        accuracy, measured = _tried(claim, sweep, shelf, watch)
+    except Exception as error:  # one failing trial must not stop the others
+        said = str(error) if isinstance(error, CfslError) else f"{type(error).__name__}: {error}"
+        study.fail(claim, said)
+        return Ended(claim.point, claim.values, None, said)
+    study.finish(claim, accuracy, measured)
+    return Ended(claim.point, claim.values, accuracy, None)
+
+
+def _tried(claim: Claim, sweep: Sweep, shelf: Shelf, watch: Watch) -> tuple[float, dict[str, Any]]:
+    """Do the run of a trial, or what is still to be done of it; return its accuracy and what else is on its card."""
+    run = run_of(sweep, claim.values)
+
+    def told(event: Event) -> None:
+        if isinstance(event, Told):
+            done, total, unit, note = event.progress
+            watch(Came(claim.point, f"{done} of {total} {unit} {note}".rstrip()))
+
+    ending = run_plan(planned([run], shelf), shelf, lambda: _PatientCrew(LocalCrew(shelf, told)), told)
+    if ending.failed:
+        raise CfslError(next(iter(ending.failed.values())))
+    return _read(run, shelf)
+
+
+def _read(run: RunSpec, shelf: Shelf) -> tuple[float, dict[str, Any]]:
+    path = shelf.card(run)
+    card = read_card(path)
+    metrics = card["metrics"]
+    return metrics["accuracy"]["mean"], {
+        "ci95": metrics["accuracy"]["ci95"],
+        "atm": metrics["atm"]["total"],
+        "macs_adaptation": card["macs"]["adaptation"],
+        "macs_prediction": card["macs"]["prediction"],
+        "card": path.relative_to(shelf.folder.parent).as_posix(),
+    }
+
+
+class _PatientCrew:
+    """A crew that sleeps while another worker is at the training that this one waits for."""
+
+    def __init__(self, crew: LocalCrew) -> None:
+        self._crew = crew
+
+    @property
+    def free(self) -> int:
+        return self._crew.free
+
+    def give(self, step: Step) -> None:
+        self._crew.give(step)
+
+    def next_event(self, timeout: float) -> Event | None:
+        if self._crew.free:
+            time.sleep(timeout)
+        return self._crew.next_event(timeout)
+
+    def close(self) -> None:
+        self._crew.close()

@@ -1,0 +1,314 @@
+"""cfsl bench: every cell is run once, whatever the engine, whoever is killed; and one that fails stops no other."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from cfsl.results.card import read_card
+
+pytestmark = pytest.mark.usefixtures("glyphs")
+TINY = ("smoke", "--tasks", "3", "--columns", "A3,B3", "--learners", "pixel_nn,anil,chance")
+BROKEN = """
+from cfsl.learners.pixel_nn import PixelNN
+
+class Broken(PixelNN):
+    def predict(self, state, images):
+        raise RuntimeError("the learner is broken")
+
+class Deadly(PixelNN):
+    def predict(self, state, images):
+        import os
+        os._exit(9)
+"""
+
+
+def command(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "cfsl", "bench", *arguments]
+
+
+def environment(**more: str) -> dict[str, str]:
+    return os.environ | {"PYTHONWARNINGS": "default", "OMP_NUM_THREADS": "1"} | more
+
+
+def bench(*arguments: str, **options) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command(*arguments), env=environment(), text=True, capture_output=True, **options)
+
+
+def content(folder: Path) -> dict[str, object]:
+    """Return all that must be the same bits: cards without circumstances, answers and manifests."""
+    cards = {path.name: {**read_card(path), "circumstances": None} for path in folder.glob("cards/*.json")}
+    files = {path.name: path.read_bytes() for path in [*folder.glob("cards/*.npz"), *folder.glob("manifests/*")]}
+    return cards | files
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder where a small bench was run in one process."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    done = bench(*TINY, "--engine", "local", "--out", str(folder))
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def test_a_bench_leaves_a_card_for_every_cell_and_nothing_that_it_no_longer_needs(undisturbed):
+    assert len(list(undisturbed.glob("cards/*.json"))) == len(list(undisturbed.glob("cards/*.answers.npz"))) == 6
+    assert len(list(undisturbed.glob("manifests/*.json.gz"))) == 2
+    assert [path.name.split("-")[0] for path in undisturbed.glob("training/*")] == ["anil", "anil"]
+    assert not list(undisturbed.glob("pieces/*")) and not list(undisturbed.rglob("*.part"))
+
+
+def test_every_card_of_a_bench_can_be_verified(undisturbed, run):
+    verified = run("verify", str(undisturbed / "cards"), "--strict")
+    assert verified.code == 0 and "6 ok" in verified.out
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_the_engine_and_the_number_of_workers_change_no_bit(undisturbed, tmp_path, workers):
+    done = bench(*TINY, "--engine", "processes", "--workers", workers, "--out", str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    assert content(tmp_path) == content(undisturbed)
+
+
+def test_pieces_change_no_bit(tmp_path):
+    from cfsl.engine.bench import planned, run_plan
+    from cfsl.engine.local import LocalCrew
+    from cfsl.engine.shelf import Shelf
+    from cfsl.presets.cells import Request, cells_of, runs_of
+
+    found = []
+    for piece in (2, 5):
+        request = Request("smoke", "smoke", learners=("init_tune", "anil"), columns=("B3",), tasks=5)
+        runs = [run.replace(piece=piece) for run in runs_of(cells_of(request))]
+        shelf = Shelf(tmp_path / str(piece))
+        run_plan(planned(runs, shelf), shelf, lambda shelf=shelf: LocalCrew(shelf, lambda e: None), lambda e: None)
+        found.append(content(shelf.folder))
+    assert found[0] == found[1] and len(found[0]) == 5
+
+
+def test_what_is_done_is_not_done_again(undisturbed, run, tmp_path):
+    shutil.copytree(undisturbed, tmp_path / "copy")
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "copy").rglob("*.json")}
+    planned = run("bench", *TINY, "--out", "copy", "--plan")
+    assert planned.code == 0 and "6 cells: 6 done; 0 trainings" in planned.out
+    again = run("bench", *TINY, "--engine", "local", "--out", "copy")
+    assert again.code == 0 and "pixel_nn" in again.out
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "copy").rglob("*.json")} == before
+
+
+def test_a_cell_of_another_suite_or_order_is_the_same_cell(undisturbed, run, tmp_path):
+    shutil.copytree(undisturbed, tmp_path / "copy")
+    planned = run(
+        "bench", "table1", "--profile", "smoke", "--data", "glyphs-400x20", "--learners", "init_tune,pixel_nn",
+        "--columns", "B3", "--tasks", "3", "--out", "copy", "--plan",
+    )  # fmt: skip
+    assert planned.code == 0 and "2 cells: 2 done" in planned.out
+
+
+def test_one_failing_cell_stops_no_other_and_the_exit_code_tells(tmp_path):
+    (tmp_path / "mine.py").write_text(BROKEN)
+    some = ("smoke", "--tasks", "3", "--columns", "A3", "--learners", "mine:Broken,pixel_nn", "--out", "out")
+    done = bench(*some, "--engine", "processes", cwd=tmp_path)
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    assert "the learner is broken" in done.stderr and "--retry" in done.stderr
+    assert [path.name.split("-")[4] for path in tmp_path.glob("out/cards/*.json")] == ["pixel_nn"]
+    failures = list(tmp_path.glob("out/failed/*.json"))
+    assert len(failures) == 1 and "in predict" in json.loads(failures[0].read_text())["trace"]
+    (tmp_path / "mine.py").write_text(BROKEN.replace("raise RuntimeError", "return super().predict(state, images) #"))
+    unasked = bench(*some, "--engine", "local", cwd=tmp_path)
+    assert unasked.returncode == 1 and "the learner is broken" in unasked.stderr
+    retried = bench(*some, "--engine", "local", "--retry", cwd=tmp_path)
+    assert retried.returncode == 0, retried.stderr
+    assert len(list(tmp_path.glob("out/cards/*.json"))) == 2
+
+
+def test_a_learner_that_kills_its_worker_fails_alone(tmp_path):
+    (tmp_path / "mine.py").write_text(BROKEN)
+    some = ("smoke", "--tasks", "3", "--columns", "A3", "--learners", "mine:Deadly,pixel_nn", "--out", "out")
+    done = bench(*some, "--engine", "processes", "--workers", "2", cwd=tmp_path)
+    assert done.returncode == 1 and "its worker died 3 times (exit code 9)" in done.stderr
+    assert [path.name.split("-")[4] for path in tmp_path.glob("out/cards/*.json")] == ["pixel_nn"]
+
+
+def cut_card(folder: Path) -> Path:
+    path = next(folder.glob("cards/*pixel_nn*.json"))
+    path.write_text(path.read_text()[:100])
+    return path
+
+
+def lose_answers(folder: Path) -> Path:
+    path = next(folder.glob("cards/*pixel_nn*.json"))
+    path.with_name(f"{path.stem}.answers.npz").unlink()
+    return path
+
+
+def cut_checkpoint(folder: Path) -> Path:
+    for path in folder.glob("cards/*anil*"):
+        path.unlink()
+    path = next(folder.glob("training/*/last.safetensors"))
+    path.write_bytes(path.read_bytes()[:2000])
+    return path
+
+
+def cut_epoch(folder: Path) -> Path:
+    for path in folder.glob("cards/*anil*"):
+        path.unlink()
+    path = next(folder.glob("training/*/epoch-0000.safetensors"))
+    path.write_bytes(b"")
+    return path
+
+
+@pytest.mark.parametrize("damage", [cut_card, lose_answers, cut_checkpoint, cut_epoch])
+def test_what_is_damaged_is_named_set_aside_and_done_again(undisturbed, run, tmp_path, damage):
+    shutil.copytree(undisturbed, tmp_path / "copy")
+    damaged = damage(tmp_path / "copy")
+    others = {path: path.stat().st_mtime_ns for path in (tmp_path / "copy").glob("cards/*chance*")}
+    done = run("bench", *TINY, "--engine", "local", "--out", "copy")
+    assert done.code == 0 and str(damaged.relative_to(tmp_path)) in done.err and "aside" in done.err
+    assert len(list((tmp_path / "copy" / "aside").iterdir())) == 1
+    assert content(tmp_path / "copy") == content(undisturbed)
+    assert {path: path.stat().st_mtime_ns for path in others} == others
+
+
+def test_two_benches_in_one_folder_both_finish_and_no_card_is_lost(undisturbed, tmp_path):
+    both = [
+        subprocess.Popen(
+            command(*TINY, "--engine", "local", "--out", str(tmp_path)),
+            env=environment(), text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )
+        for _ in range(2)
+    ]  # fmt: skip
+    for one in both:
+        out, err = one.communicate()
+        assert one.returncode == 0 and "n/a" not in out and " - " not in out, err
+    assert content(tmp_path) == content(undisturbed)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_stopped_bench_says_so_leaves_no_process_and_goes_on(undisturbed, tmp_path, number):
+    one = subprocess.Popen(
+        command(*TINY, "--engine", "processes", "--workers", "2", "--out", str(tmp_path)),
+        env=environment(), text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
+    )  # fmt: skip
+    while not list(tmp_path.glob("cards/*.json")):
+        assert one.poll() is None
+        time.sleep(0.05)
+    one.send_signal(number)
+    _, err = one.communicate(timeout=30)
+    assert one.returncode == 130 and "stopped" in err and "Traceback" not in err
+    assert wait_for_end_of_group(one.pid)
+    assert bench(*TINY, "--engine", "local", "--out", str(tmp_path)).returncode == 0
+    assert content(tmp_path) == content(undisturbed)
+
+
+def wait_for_end_of_group(group: int) -> bool:
+    for _ in range(100):
+        try:
+            os.killpg(group, 0)
+        except ProcessLookupError:
+            return True
+        time.sleep(0.1)
+    return False
+
+
+@pytest.mark.long
+def test_a_bench_that_is_killed_at_twenty_random_moments_ends_with_the_same_cards(undisturbed, tmp_path):
+    moments = random.Random(5)
+    kills = 0
+    for attempt in range(60):
+        folder = tmp_path / str(attempt // 10)  # ten kills at most from a fresh start, so that all moments are met
+        one = subprocess.Popen(
+            command(*TINY, "--engine", "processes", "--workers", "2", "--out", str(folder)),
+            env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
+        )  # fmt: skip
+        try:
+            one.wait(moments.uniform(1.5, 9.0))
+        except subprocess.TimeoutExpired:
+            whole = moments.random() < 0.5  # the bench alone, whose workers end by themselves, or all at once
+            os.killpg(one.pid, signal.SIGKILL) if whole else one.kill()
+            one.wait()
+            assert wait_for_end_of_group(one.pid)
+            kills += 1
+        if kills == 20:
+            break
+    assert kills == 20
+    for folder in tmp_path.iterdir():
+        assert bench(*TINY, "--engine", "processes", "--out", str(folder)).returncode == 0
+        assert content(folder) == content(undisturbed)
+        assert not list(folder.glob("aside/*"))
+
+
+@pytest.mark.slow
+def test_a_bench_that_is_killed_three_times_ends_with_the_same_cards(undisturbed, tmp_path):
+    for seconds in (2.0, 3.5, 5.0):
+        one = subprocess.Popen(
+            command(*TINY, "--engine", "processes", "--workers", "2", "--out", str(tmp_path)),
+            env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
+        )  # fmt: skip
+        time.sleep(seconds)
+        one.kill()
+        one.wait()
+        assert wait_for_end_of_group(one.pid)
+    assert bench(*TINY, "--engine", "local", "--out", str(tmp_path)).returncode == 0
+    assert content(tmp_path) == content(undisturbed)
+
+
+def test_a_full_disk_is_a_failed_cell_with_a_reason_and_leaves_no_half_file(tmp_path):
+    def small_files() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
+
+    done = bench(*TINY, "--engine", "local", "--out", str(tmp_path), preexec_fn=small_files)
+    assert done.returncode == 1 and "Traceback" not in done.stderr and "File too large" in done.stderr
+    assert not list(tmp_path.rglob("*.part")) and not list(tmp_path.glob("training/*/*.safetensors"))
+    assert bench(*TINY, "--engine", "local", "--out", str(tmp_path), "--retry").returncode == 0
+
+
+def test_a_data_set_that_is_too_small_for_a_column_is_said_to_be_and_the_others_are_run(run):
+    some = ("--data", "glyphs-400x20", "--profile", "smoke", "--learners", "chance", "--tasks", "2")
+    done = run("bench", "scaling", *some, "--columns", "baseline1,wide2", "--engine", "local")
+    assert done.code == 0 and "n/a" in done.out
+    assert "not applicable: glyphs-400x20 wide2:" in done.out and "needs 200" in done.out
+    assert len(list(Path("bench/cards").glob("*.json"))) == 1
+
+
+def test_a_data_set_that_is_not_there_is_said_to_be_missing(run):
+    done = run("bench", "instance", "--learners", "chance", "--plan")
+    assert done.code == 0 and "not applicable: data set 'omniglot' is not here" in done.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("tabel1",), "there is no suite 'tabel1'; did you mean 'table1'?"),
+        (("table1", "--profile", "quikc"), "there is no profile 'quikc'; did you mean 'quick'?"),
+        (("table1", "--learners", "protonets"), "did you mean 'protonet'?"),
+        (("table1", "--columns", "B4"), "there is no column of this suite 'B4'"),
+        (("smoke", "--engine", "process"), "did you mean 'processes'?"),
+        (("smoke", "--engine", "local", "--workers", "2"), "one step at a time"),
+        (("smoke", "--address", "auto"), "--engine ray"),
+        (("table1", "--splits", "official"), "--data"),
+        (("smoke", "--settings", "no-such.json"), "no-such.json"),
+        (("smoke", "--seeds", "0"), "--seeds"),
+    ],
+)
+def test_bad_input_is_one_line(run, arguments, says):
+    done = run("bench", *arguments)
+    assert done.code == 2 and says in done.err and done.err.count("\n") == 1 and done.out == ""
+
+
+def test_settings_of_a_sweep_change_the_learner_and_the_cell(run):
+    Path("best.json").write_text(json.dumps({"learner": "init_tune", "changes": {"lr": 0.5}}))
+    some = ("smoke", "--learners", "init_tune", "--columns", "A3", "--tasks", "2", "--engine", "local")
+    assert run("bench", *some, "--settings", "best.json").code == run("bench", *some).code == 0
+    rates = {read_card(path)["learner"]["settings"]["lr"] for path in Path("bench/cards").glob("*.json")}
+    assert rates == {0.5, 0.01}
