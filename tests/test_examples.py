@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import re
 import runpy
@@ -36,14 +37,16 @@ def test_the_demo_trains_evaluates_and_leaves_cards_and_pictures(tmp_path, monke
     demo["main"](demo["Size"](data="glyphs-400x20", learners=learners, tuned_tasks=3, tasks=10, updates=2))
     there = sorted(path.name for path in (tmp_path / "demo").iterdir())
     assert there == ["accuracy.png", "cards", "instance-clean.png", "instance-noise.png", "instance-occluded.png",
-                     "runs", "type-a.png", "type-b.png", "type-c.png", "type-d.png"]  # fmt: skip
-    cards = {path.stem: json.loads(path.read_text()) for path in (tmp_path / "demo" / "cards").iterdir()}
-    assert len(cards) == 5 * len(learners)
+                     "report.html", "runs", "type-a.png", "type-b.png", "type-c.png", "type-d.png"]  # fmt: skip
+    cards = {path.stem: json.loads(path.read_text()) for path in (tmp_path / "demo" / "cards").glob("*.json")}
+    assert len(cards) == 5 * len(learners) == len(list((tmp_path / "demo" / "cards").glob("*.answers.npz")))
     assert cards["chance-B"]["metrics"]["accuracy"]["mean"] == pytest.approx(1 / 15)
     assert cards["protonet-B"]["checkpoint"]["step_macs"] > 0 < cards["pretrain_tune-D"]["peak_memory"]
     said = capsys.readouterr().out
     assert all(name in said for name in learners) and "joint *" in said and "peak memory" in said
-    assert str(tmp_path / "demo") in said.replace("\n", "")
+    assert str(tmp_path / "demo" / "report.html") in said.replace("\n", "")
+    page = (tmp_path / "demo" / "report.html").read_text()
+    assert all(f'data-learner="{name}"' in page for name in learners) and "Right and wrong" in page
 
 
 def test_the_learner_of_ones_own_runs_and_is_the_one_in_the_docs():
@@ -59,7 +62,54 @@ def test_the_learner_of_ones_own_runs_and_is_the_one_in_the_docs():
     assert cfsl.atm(trace).total == pytest.approx((15 * 100 + 15) / (15 * 784))
 
 
-PAGES = ["README.md", *(f"docs/{name}.md" for name in ("SPEC", "data", "data-flow", "adding-a-learner"))]
+def test_own_photos_go_from_a_folder_to_a_result_and_a_picture(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    example = runpy.run_path(str(EXAMPLES / "own_photos.py"))
+    example["main"]()
+    accuracy = {name: float(share) for name, share in re.findall(r"(\w+) +([\d.]+) \+-", capsys.readouterr().out)}
+    assert accuracy.keys() == {"pixel_nn", "protonet"} and min(accuracy.values()) > 50
+    with Image.open(tmp_path / "my-photos.png") as picture:
+        assert picture.width > 500
+    example["main"](tmp_path / "photos")  # a folder of one's own, and the same name again
+    assert len(list((tmp_path / "photos").glob("*/*.png"))) == 120
+
+
+def test_cards_are_read_by_whatever_is_installed_and_all_readers_agree(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    example = runpy.run_path(str(EXAMPLES / "reading_cards.py"))
+    example["main"](ROOT / "results" / "omniglot")
+    said = capsys.readouterr().out
+    assert re.search(r"(?m)^protonet +B3 +9\d\.\d\d %", said)
+    expected = example["with_csv"](tmp_path / "cards.csv")
+    installed = [name for name in ("duckdb", "pandas") if importlib.util.find_spec(name)]
+    assert ("csv module" in said) == (not installed)
+    for name in installed:
+        assert [tuple(row) for row in example[f"with_{name}"](tmp_path / "cards.csv")] == expected
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # newer Pythons warn of fork, PyTorch's default
+def test_a_training_loop_of_ones_own_reads_tasks_from_two_workers(capsys):
+    example = runpy.run_path(str(EXAMPLES / "torch_dataloader.py"))
+    example["main"](updates=3, workers=0)
+    alone = capsys.readouterr().out
+    example["main"](updates=3, workers=2)
+    assert capsys.readouterr().out == alone and alone.startswith("loss ")
+
+
+def test_images_come_in_from_hugging_face(capsys):
+    runpy.run_path(str(EXAMPLES / "huggingface_images.py"))["main"]()
+    assert re.search(r"120 images of 12 classes.*pixel_nn 100\.0 %", capsys.readouterr().out)
+
+
+def test_a_frozen_backbone_comes_in_from_a_file_and_leaves_a_card(run, tmp_path, capsys):
+    runpy.run_path(str(EXAMPLES / "frozen_backbone.py"))["main"](tasks=10)
+    assert float(re.match(r"accuracy ([\d.]+) %", capsys.readouterr().out)[1]) > 100 / 15
+    assert (tmp_path / "backbone.safetensors").exists()
+    verified = run("verify", "frozen.json")
+    assert verified.code == 0 and "in part" in verified.out
+
+
+PAGES = ["README.md", *(f"docs/{name}.md" for name in ("SPEC", "data", "data-flow", "adding-a-learner", "results"))]
 
 
 @pytest.mark.parametrize("page", [*PAGES, "docs/design/architecture.md"])
