@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: setup demo test test-fast test-long check benchmark clean
+.PHONY: setup demo test test-fast test-long test-browser check docs leaderboard benchmark clean
 
 setup: $(STAMP)
 
@@ -18,20 +18,34 @@ demo: setup
 	$(BIN)/python examples/demo.py
 
 test: setup
-	$(BIN)/python -m pytest -n auto -m "not long"
+	$(BIN)/python -m pytest -n auto -m "not long and not browser"
 
 test-fast: setup
-	$(BIN)/python -m pytest -n auto -m "not slow and not long"
+	$(BIN)/python -m pytest -n auto -m "not slow and not long and not browser"
 
 test-long: setup
 	$(BIN)/python -m pytest -m long
+
+test-browser: setup
+	$(BIN)/python -c "import playwright" 2>/dev/null || \
+		$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[browser]"
+	$(BIN)/python -m pytest -m browser tests/browser
 
 check: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python -m pytest -n auto -m "not long"
+	$(BIN)/python -m pytest -n auto -m "not long and not browser"
+
+docs: setup
+	$(BIN)/python -c "import furo, myst_parser, sphinx" 2>/dev/null || \
+		$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[docs]"
+	$(BIN)/sphinx-build -q -W --keep-going -b html docs docs/_build/html
+	@echo "wrote docs/_build/html/index.html"
+
+leaderboard: setup
+	$(BIN)/cfsl table all results --format markdown --out docs/leaderboard.md
 
 benchmark: setup
 	$(BIN)/python benchmarks/sampling.py
@@ -40,4 +54,4 @@ benchmark: setup
 	$(BIN)/python benchmarks/scaling.py
 
 clean:
-	rm -rf $(VENV) demo
+	rm -rf $(VENV) demo docs/_build docs/_generated

@@ -18,8 +18,8 @@ import torch
 
 from cfsl.data.tasks import Tasks
 from cfsl.engine.estimate import PLACE, eval_images, image_kind, train_images
-from cfsl.engine.perform import built, opened
-from cfsl.engine.spec import RunSpec
+from cfsl.engine.perform import opened
+from cfsl.engine.spec import RunSpec, built
 from cfsl.harness.evaluate import Conditions, evaluate_under
 from cfsl.harness.workers import threads
 from cfsl.learners.base import FixedEmbedding, first_weights

@@ -1,7 +1,7 @@
 """What `make demo` runs: the benchmark in small, on the embedded data set.
 
 It trains a ProtoNet and pretrains a network, evaluates every learner on task types A to D and on the instance test
-under the data-flow law, prints a table, and leaves cards and pictures in the folder `demo`.
+under the data-flow law, prints a table, and leaves cards, pictures and a page that shows them in the folder `demo`.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 import cfsl
+from cfsl.cli.reporting import write_report
 from cfsl.data.catalog import glyphs_counts
 from cfsl.data.store import current_folder
 from cfsl.harness.workers import Workers
@@ -88,6 +89,7 @@ def main(size: Size = FULL) -> None:
     console.print("ATM: memory kept between support sets, as a multiple of all support images.")
     console.print("MMACs: million multiply-accumulates. Trained for a minute or less: a first look.")
     console.print(f"done: cards, pictures and a chart are in {FOLDER.resolve()}", soft_wrap=True)
+    console.print(f"look at them in a browser: {_reported().resolve()}", soft_wrap=True)
 
 
 def _drawn(name: str, bar: Bar) -> cfsl.Dataset:
@@ -133,9 +135,15 @@ def _evaluated(data: cfsl.Dataset, weights: dict[str, Any], size: Size, bar: Bar
                 meta, notes = weights.get(entry.training) or (_first_weights(learner, tasks), None)
                 result = evaluation_of(name, learner, tasks, meta, checkpoint=notes, workers=workers, progress=done)
                 card = result.card | {"column": column}
-                write_card(FOLDER / "cards" / f"{name}-{column}.json", card)
-                cards.append(card)
+                cards.append(write_card(FOLDER / "cards" / f"{name}-{column}.json", card, {"": result.answers}))
     return cards
+
+
+def _reported() -> Path:
+    """Write the page that shows everything, as 'cfsl report demo/cards --out demo/report.html' does."""
+    path = FOLDER / "report.html"
+    write_report([FOLDER / "cards"], path)
+    return path
 
 
 def _first_weights(learner: Any, tasks: cfsl.Tasks) -> Any:

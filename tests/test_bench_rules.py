@@ -26,6 +26,13 @@ class Broken(PixelNN):
     def predict(self, state, images):
         raise RuntimeError("the learner is broken")
 
+class Unlucky(PixelNN):
+    def predict(self, state, images):
+        import os
+        if "CFSL_TEST_UNLUCKY" in os.environ:
+            raise RuntimeError("the learner is broken")
+        return super().predict(state, images)
+
 class Deadly(PixelNN):
     def predict(self, state, images):
         import os
@@ -41,8 +48,15 @@ def environment(**more: str) -> dict[str, str]:
     return os.environ | {"PYTHONWARNINGS": "default", "OMP_NUM_THREADS": "1"} | more
 
 
-def bench(*arguments: str, **options) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command(*arguments), env=environment(), text=True, capture_output=True, **options)
+def bench(*arguments: str, cwd: Path | None = None, preexec_fn=None, **variables: str):
+    return subprocess.run(
+        command(*arguments),
+        env=environment(**variables),
+        text=True,
+        capture_output=True,
+        cwd=cwd,
+        preexec_fn=preexec_fn,
+    )
 
 
 def content(folder: Path) -> dict[str, object]:
@@ -109,7 +123,7 @@ def test_what_is_done_is_not_done_again(undisturbed, run, tmp_path):
 def test_a_cell_of_another_suite_or_order_is_the_same_cell(undisturbed, run, tmp_path):
     shutil.copytree(undisturbed, tmp_path / "copy")
     planned = run(
-        "bench", "table1", "--profile", "smoke", "--data", "glyphs-400x20", "--learners", "init_tune,pixel_nn",
+        "bench", "table1", "--profile", "smoke", "--data", "glyphs-400x20", "--learners", "chance,pixel_nn",
         "--columns", "B3", "--tasks", "3", "--out", "copy", "--plan",
     )  # fmt: skip
     assert planned.code == 0 and "2 cells: 2 done" in planned.out
@@ -117,14 +131,13 @@ def test_a_cell_of_another_suite_or_order_is_the_same_cell(undisturbed, run, tmp
 
 def test_one_failing_cell_stops_no_other_and_the_exit_code_tells(tmp_path):
     (tmp_path / "mine.py").write_text(BROKEN)
-    some = ("smoke", "--tasks", "3", "--columns", "A3", "--learners", "mine:Broken,pixel_nn", "--out", "out")
-    done = bench(*some, "--engine", "processes", cwd=tmp_path)
+    some = ("smoke", "--tasks", "3", "--columns", "A3", "--learners", "mine:Unlucky,pixel_nn", "--out", "out")
+    done = bench(*some, "--engine", "processes", cwd=tmp_path, CFSL_TEST_UNLUCKY="1")
     assert done.returncode == 1 and "Traceback" not in done.stderr
     assert "the learner is broken" in done.stderr and "--retry" in done.stderr
     assert [path.name.split("-")[4] for path in tmp_path.glob("out/cards/*.json")] == ["pixel_nn"]
     failures = list(tmp_path.glob("out/failed/*.json"))
     assert len(failures) == 1 and "in predict" in json.loads(failures[0].read_text())["trace"]
-    (tmp_path / "mine.py").write_text(BROKEN.replace("raise RuntimeError", "return super().predict(state, images) #"))
     unasked = bench(*some, "--engine", "local", cwd=tmp_path)
     assert unasked.returncode == 1 and "the learner is broken" in unasked.stderr
     retried = bench(*some, "--engine", "local", "--retry", cwd=tmp_path)
@@ -312,3 +325,86 @@ def test_settings_of_a_sweep_change_the_learner_and_the_cell(run):
     assert run("bench", *some, "--settings", "best.json").code == run("bench", *some).code == 0
     rates = {read_card(path)["learner"]["settings"]["lr"] for path in Path("bench/cards").glob("*.json")}
     assert rates == {0.5, 0.01}
+
+
+def test_weights_of_another_run_are_set_aside_and_trained_again(undisturbed, run, tmp_path):
+    shutil.copytree(undisturbed, tmp_path / "copy")
+    first, second = sorted((tmp_path / "copy" / "training").iterdir())
+    first.rename(tmp_path / "between")
+    second.rename(first)
+    (tmp_path / "between").rename(second)
+    for path in (tmp_path / "copy").glob("cards/*anil*"):
+        path.unlink()
+    done = run("bench", *TINY, "--engine", "local", "--out", "copy")
+    assert done.code == 0 and done.err.count("is of another run") == 2
+    assert content(tmp_path / "copy") == content(undisturbed)
+
+
+def test_a_plan_changes_nothing(undisturbed, run, tmp_path):
+    shutil.copytree(undisturbed, tmp_path / "copy")
+    cut_card(tmp_path / "copy")
+    before = sorted((tmp_path / "copy").rglob("*"))
+    planned = run("bench", *TINY, "--out", "copy", "--plan", "--retry")
+    assert planned.code == 0 and "will be set aside" in planned.err and "6 cells: 1 to do, 5 done" in planned.out
+    assert sorted((tmp_path / "copy").rglob("*")) == before
+
+
+def test_a_learner_of_your_own_is_found_in_the_current_folder_and_is_another_when_its_code_changes(run):
+    own = BROKEN.replace("raise RuntimeError", "return super().predict(state, images) #")
+    some = ("smoke", "--tasks", "2", "--columns", "A3", "--learners", "ownlearner:Broken", "--engine", "local")
+    Path("ownlearner.py").write_text(own)
+    assert run("bench", *some).code == 0
+    Path("ownlearner.py").write_text(own + "# changed")
+    assert "1 to do" in run("bench", *some, "--plan").out
+    Path("ownlearner.py").write_text(own)
+    assert "1 done" in run("bench", *some, "--plan").out
+
+
+@pytest.mark.parametrize(
+    ("code", "says"),
+    [
+        ("class Mine:\n    def __init__(self, x): ...", "cannot be made: TypeError"),
+        ("class Mine: ...", "is no learner: it has no begin, no observe, no predict"),
+        ("Mine = int", "is no learner"),
+        ("this is no python", "cannot be imported"),
+        ("raise OSError('no')", "cannot be imported: no"),
+    ],
+)
+def test_a_bad_learner_of_your_own_is_one_line(run, code, says, request):
+    name = f"bad{abs(hash(request.node.name))}"
+    Path(f"{name}.py").write_text(code)
+    done = run("bench", "smoke", "--learners", f"{name}:Mine", "--plan")
+    assert done.code == 2 and says in done.err and done.err.count("\n") == 1
+
+
+def test_settings_that_would_not_be_used_are_refused(run):
+    Path("a.json").write_text(json.dumps({"learner": "init_tune", "changes": {"lr": 0.5}}))
+    done = run("bench", "smoke", "--learners", "chance", "--settings", "a.json", "--plan")
+    assert done.code == 2 and "settings for init_tune, which is not in this bench" in done.err
+    twice = run("bench", "smoke", "--learners", "init_tune", "--settings", "a.json", "--settings", "a.json", "--plan")
+    assert twice.code == 2 and "a second file of settings for init_tune" in twice.err
+
+
+def test_a_folder_that_is_a_file_and_names_that_name_nothing_are_refused(run):
+    Path("afile").write_text("")
+    assert "afile is a file" in run("bench", "smoke", "--out", "afile").err
+    assert "names nothing" in run("bench", "smoke", "--learners", ",").err
+    assert "did you mean 'glyphs" in run("bench", "smoke", "--data", "glyphs-400x2O").err
+
+
+def test_a_column_that_a_suite_has_on_other_data_only_is_not_applicable(run):
+    from cfsl.presets.cells import Request, cells_of
+
+    cells = cells_of(Request("table1", data=("glyphs-400x20",), learners=("chance",), columns=("B3",)))
+    assert [cell.column for cell in cells] == ["B3"] and cells[0].run is not None
+
+
+def test_a_learner_that_ends_the_process_or_prints_is_kept_in_its_place(run):
+    one_cell = ("--tasks", "2", "--columns", "A3", "--engine", "local")
+    Path("leaving.py").write_text(BROKEN.replace('raise RuntimeError("the learner is broken")', "raise SystemExit(3)"))
+    done = run("bench", "smoke", *one_cell, "--learners", "leaving:Broken,chance")
+    assert done.code == 1 and "SystemExit: 3" in done.err and "chance" in done.out
+    talking = BROKEN.replace("raise RuntimeError", 'print("hello"); return super().predict(state, images) #')
+    Path("talking.py").write_text(talking)
+    said = run("bench", "smoke", *one_cell, "--learners", "talking:Broken", "--json")
+    assert said.code == 0 and json.loads(said.out)["failed"] == {} and "hello" in said.err

@@ -237,7 +237,7 @@ def test_without_transformers_it_is_said_how_to_get_it():
         pytest.skip("transformers is installed")
     from cfsl.learners.frozen_backbone import from_transformers
 
-    with pytest.raises(LearnerError, match="pip install transformers"):
+    with pytest.raises(LearnerError, match=r"pip install cfsl\[transformers\]"):
         from_transformers("no-such-model")
 
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from cfsl import __version__
-from cfsl.cli import bench, choosing, data, learning, results, sweep, tasks, training, verifying
+from cfsl.cli import bench, choosing, data, learning, reporting, results, sweep, tasks, training, verifying
 from cfsl.cli.console import complain, drop_output, open_streams, say
 from cfsl.errors import CfslError
 
@@ -55,6 +55,11 @@ app.command("compare", epilog="Example: cfsl compare cards/protonet-B3.json card
     verifying.compare
 )
 app.add_typer(results.app, name="results")
+app.command("report", epilog="Example: cfsl report bench results --out report.html")(reporting.report)
+app.command("table", epilog="Example: cfsl table table1 bench --data omniglot --format latex --out table1.tex")(
+    reporting.table
+)
+app.command("figure", epilog="Example: cfsl figure figure3 bench --data omniglot --out figure3.pdf")(reporting.figure)
 
 
 def _print_version(wanted: bool) -> None:

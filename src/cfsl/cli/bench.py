@@ -5,8 +5,10 @@ from __future__ import annotations
 import json as json_module
 import shutil
 import signal
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext, redirect_stdout
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,7 +16,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cfsl.cli.console import complain, print_json, say, working
-from cfsl.errors import SpecError, lookup
+from cfsl.cli.hyper import look_in_current_folder
+from cfsl.errors import CfslError, SpecError, lookup
 
 if TYPE_CHECKING:
     from cfsl.engine.bench import Plan
@@ -65,29 +68,36 @@ def bench(
     from cfsl.presets.cells import Request, cells_of, runs_of
 
     signal.signal(signal.SIGTERM, _stop)
+    look_in_current_folder()
+    if out.exists() and not out.is_dir():
+        raise SpecError(f"--out {out} is a file; name a folder")
     hire = _crew(engine, workers, address)
     request = Request(
         suite=suite,
         profile=profile or ("smoke" if suite == "smoke" else "quick"),
-        data=_listed(data),
+        data=_listed("data", data),
         splits=splits,
-        learners=_listed(learners),
-        columns=_listed(columns),
+        learners=_listed("learners", learners),
+        columns=_listed("columns", columns),
         seeds=seeds,
         tasks=tasks,
         changes=_changes(settings or []),
     )
     shelf = Shelf(out)
     cells = cells_of(request)
-    prepared = planned(runs_of(cells), shelf, retry=retry)
+    prepared = planned(runs_of(cells), shelf, retry=retry, look_only=plan)
     for damage in prepared.aside:
         complain(damage)
     if plan:
         _say_plan(cells, prepared, shelf, json=json)
         return
+    if not prepared.runs:
+        raise CfslError(f"nothing can be run: {'; '.join(reason for reason, _ in _reasons(cells))}")
     times = Times.of(shelf)
     prepared.steps.sort(key=lambda step: -times.seconds(step) if step.kind == "train" else 0.0)  # the longest first
-    with working(len(prepared.runs) - len(prepared.done), partial(_result, shelf), quiet=json) as watch:
+    left = len(prepared.runs) - len(prepared.done)
+    aside = redirect_stdout(sys.stderr) if json else nullcontext()  # a learner of your own may print
+    with working(left, partial(_result, shelf), quiet=json) as watch, aside:
         ending = run_plan(prepared, shelf, lambda: hire(shelf, watch), watch)
     _say_end(cells, ending, shelf, json=json)
     if ending.failed:
@@ -110,8 +120,14 @@ def _stop(number: int, frame: object) -> None:
     raise KeyboardInterrupt
 
 
-def _listed(text: str | None) -> tuple[str, ...] | None:
-    return None if text is None else tuple(name.strip() for name in text.split(",") if name.strip())
+def _listed(option: str, text: str | None) -> tuple[str, ...] | None:
+    """Read names between commas; each counts once."""
+    if text is None:
+        return None
+    names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+    if not names:
+        raise SpecError(f"--{option} '{text}' names nothing; leave it out for the suite's own")
+    return names
 
 
 def _changes(files: Sequence[Path]) -> dict[str, dict[str, Any]]:
@@ -120,11 +136,16 @@ def _changes(files: Sequence[Path]) -> dict[str, dict[str, Any]]:
     for path in files:
         try:
             content = json_module.loads(path.read_text(encoding="utf-8"))
-            read[str(content["learner"])] = dict(content["changes"])
-        except (OSError, ValueError, KeyError, TypeError) as error:
+            learner, changes = str(content["learner"]), dict(content["changes"])
+        except OSError as error:
+            raise SpecError(f"--settings {path} cannot be read: {error.strerror}") from error
+        except (ValueError, KeyError, TypeError) as error:
             raise SpecError(
                 f'{path} has no settings of a learner, such as {{"learner": "protonet", "changes": {{}}}}: {error}'
             ) from error
+        if learner in read:
+            raise SpecError(f"{path} is a second file of settings for {learner}; give one")
+        read[learner] = changes
     return read
 
 
@@ -178,8 +199,7 @@ def _say_plan(cells: list[Cell], plan: Plan, shelf: Shelf, *, json: bool) -> Non
     times, done = Times.of(shelf), {run.hash for run in plan.done}
     lines = []
     for cell in cells:
-        state = "not applicable" if cell.run is None else "done" if cell.run.hash in done else "to do"
-        lines.append((cell, state, cell.why_not))
+        lines.append((cell, _state(cell, done, plan), cell.why_not))
     seconds = {step.name: times.seconds(step) for step in plan.steps}
     total = sum(seconds.values())
     states = Counter(state for _, state, _ in lines)
@@ -207,6 +227,17 @@ def _say_plan(cells: list[Cell], plan: Plan, shelf: Shelf, *, json: bool) -> Non
     if plan.failed:
         say(f"{len(plan.failed)} steps failed before; --retry tries them again")
     say(f"about {_hours(total)} on one core, {_hours(total / 2)} on two ({times.source})")
+
+
+def _state(cell: Cell, done: set[str], plan: Plan) -> str:
+    from cfsl.engine.steps import steps_of
+
+    if cell.run is None:
+        return "not applicable"
+    if cell.run.hash in done:
+        return "done"
+    gone = plan.failed.keys() | plan.blocked.keys()
+    return "failed before" if gone and any(step.name in gone for step in steps_of([cell.run])) else "to do"
 
 
 def _plan_lines(lines: list[tuple[Cell, str, str]]) -> Iterator[str]:

@@ -3,9 +3,18 @@
 from __future__ import annotations
 
 import json
+import sys
+from pathlib import Path
 from typing import Any
 
 from cfsl.errors import SpecError
+
+
+def look_in_current_folder() -> None:
+    """Let learners of the user's own be found where the command is run."""
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.append(here)
 
 
 def parsed_change(text: str) -> tuple[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from enum import StrEnum
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from cfsl.cli.console import counting, print_json, say
-from cfsl.cli.hyper import parsed_change
+from cfsl.cli.hyper import look_in_current_folder, parsed_change
 from cfsl.cli.setting import Setting, takes_setting
 from cfsl.errors import CfslError, SpecError, lookup
 from cfsl.learners.changes import changed
@@ -213,8 +212,7 @@ def built_learner(name: str, changes: list[str] | None) -> Any:
     """Build a learner and change what --set says; modules are also looked for in the current folder."""
     from cfsl.learners.registry import find_learner
 
-    if str(Path.cwd()) not in sys.path:
-        sys.path.append(str(Path.cwd()))
+    look_in_current_folder()
     return changed(find_learner(name), dict(parsed_change(change) for change in changes or []))
 
 

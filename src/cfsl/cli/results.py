@@ -9,7 +9,7 @@ import typer
 
 from cfsl.cli.console import complain, print_json, say
 from cfsl.cli.verifying import counted, skipped
-from cfsl.errors import CardError
+from cfsl.errors import CardError, SpecError
 
 if TYPE_CHECKING:
     from cfsl.results.table import Row
@@ -99,6 +99,8 @@ def published_cells(data: Data = None, learner: Learner = None, json: Json = Fal
     from cfsl.results.published import published
 
     cells = [cell for cell in published() if _fits(cell.data, data) and _fits(cell.learner, learner)]
+    if not cells:
+        raise SpecError(f"the papers have no numbers for learner {learner or 'any'} on {data or 'any data set'}")
     if json:
         print_json([asdict(cell) for cell in cells])
         return

@@ -16,7 +16,7 @@ import typer
 
 from cfsl.cli.choosing import SPLIT, combinations
 from cfsl.cli.console import complain, print_json, say, stepping
-from cfsl.cli.hyper import parsed_change, written_change
+from cfsl.cli.hyper import look_in_current_folder, parsed_change, written_change
 from cfsl.cli.learning import Changes, Json, Name
 from cfsl.cli.setting import Setting, takes_setting
 from cfsl.errors import SpecError, lookup
@@ -72,6 +72,7 @@ def sweep(
     from cfsl.sweep.trials import Sweep, sound, training_for
 
     signal.signal(signal.SIGTERM, _stop)
+    look_in_current_folder()
     require_optuna()
     _require_validation(setting)
     task = setting.spec()
@@ -247,6 +248,9 @@ def _say_outcome(job: Job, rows: Sequence[Row], best: dict[str, Any] | None) -> 
     for row in rows:
         if row.error:
             complain(f"trial {row.trial} failed: {row.error} (--retry tries it again)")
+    left = sum(row.accuracy is None and not row.error for row in rows)
+    if left:
+        say(f"{left} trials are not done; another sweep is at them: the best so far may not stay the best")
     if best is None:
         return
     say(f"wrote {job.folder / 'best.json'} and {job.folder / _PICTURE}")

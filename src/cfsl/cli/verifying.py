@@ -93,6 +93,8 @@ def compare(
         say(f"  {letter}  {card['learner']['name']}, {path}")
         say(f"     accuracy {100 * accuracy.mean:.2f} %{width}, ATM {card['metrics']['atm']['total']:.4f}")
         say(f"     MACs {card['macs']['adaptation']:,} to learn, {card['macs']['prediction']:,} to answer")
+    if compared.ensembles:
+        say("  (the ensembles of both; ATM and MACs are those of one member)")
     paired = compared.paired
     width = "" if paired.ci95 is None else f" +- {100 * paired.ci95:.2f}"
     say(f"  A - B {100 * paired.difference:+.2f}{width} points (95 % over tasks), p = {paired.p:.2g}")
@@ -110,4 +112,4 @@ def _as_json(compared: Compared, paths: tuple[Path, Path]) -> dict[str, object]:
         }
         for letter, path, card, accuracy in zip("ab", paths, compared.cards, compared.accuracies, strict=True)
     }
-    return {**sides, **asdict(compared.paired), "sentence": compared.sentence}
+    return {**sides, **asdict(compared.paired), "ensembles": compared.ensembles, "sentence": compared.sentence}

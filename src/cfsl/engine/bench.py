@@ -17,6 +17,8 @@ class Plan:
     """What there is to do, and what there is not."""
 
     runs: list[RunSpec]
+    look_only: bool = False
+    """Whether nothing may be changed."""
     done: list[RunSpec] = field(default_factory=list)
     """Runs whose cards are there."""
     steps: list[Step] = field(default_factory=list)
@@ -29,9 +31,9 @@ class Plan:
     """Damaged files that were set aside, in words."""
 
 
-def planned(runs: Sequence[RunSpec], shelf: Shelf, *, retry: bool = False) -> Plan:
-    """Look what is done, and return the rest. Damaged files are set aside; nothing else is touched."""
-    plan = Plan(list(runs))
+def planned(runs: Sequence[RunSpec], shelf: Shelf, *, retry: bool = False, look_only: bool = False) -> Plan:
+    """Look what is done, and return the rest. Damaged files are set aside, unless you only look."""
+    plan = Plan(list(runs), look_only=look_only)
     for run in runs:
         if _is_done(CardStep(run), shelf, plan):
             plan.done.append(run)
@@ -47,8 +49,9 @@ def _place(step: Step, shelf: Shelf, plan: Plan, *, retry: bool) -> None:
         return
     failure = shelf.failure(step)
     if failure is not None and retry:
-        shelf.forget_failure(step)
         failure = None
+        if not plan.look_only:
+            shelf.forget_failure(step)
     gone = [need for need in step.needs if need in plan.failed or need in plan.blocked]
     if failure is not None:
         plan.failed[step.name] = str(failure.get("error"))
@@ -59,7 +62,7 @@ def _place(step: Step, shelf: Shelf, plan: Plan, *, retry: bool) -> None:
 
 
 def _is_done(step: Step, shelf: Shelf, plan: Plan) -> bool:
-    done, damage = shelf.checked(step)
+    done, damage = shelf.checked(step, look_only=plan.look_only)
     if damage is not None:
         plan.aside.append(damage)
     return done

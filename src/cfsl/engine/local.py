@@ -46,6 +46,6 @@ def event_of(step: Step, shelf: Shelf, tell: Callable[[Progress], None]) -> Even
     """Do a step and return how it ended."""
     try:
         outcome = perform(step, shelf, tell)
-    except Exception as error:  # one failing cell must not stop the others
+    except (Exception, SystemExit) as error:  # one failing cell must not stop the others
         return Failed(step, f"{type(error).__name__}: {error}", traceback.format_exc())
     return Busy(step) if outcome is Outcome.BUSY else Finished(step)

@@ -18,14 +18,12 @@ from cfsl.data.store import Dataset
 from cfsl.data.tasks import Tasks
 from cfsl.engine.pieces import read_piece, write_piece
 from cfsl.engine.shelf import Shelf
-from cfsl.engine.spec import DataSpec, LearnerSpec, RunSpec
+from cfsl.engine.spec import DataSpec, RunSpec, built
 from cfsl.engine.steps import CardStep, PieceStep, Step, TrainStep, pieces_of
 from cfsl.errors import DataError
 from cfsl.harness.evaluate import Conditions, evaluate_under
 from cfsl.harness.trace import joined
 from cfsl.learners.base import Meta, first_weights
-from cfsl.learners.changes import changed
-from cfsl.learners.registry import find_learner
 from cfsl.metrics.answers import answers_of, rounded
 from cfsl.metrics.ensemble import ensemble
 from cfsl.results.card import measurements, write_card
@@ -68,11 +66,6 @@ def perform(step: Step, shelf: Shelf, tell: Tell) -> Outcome:
                 case CardStep():
                     _put_together(step.spec, shelf, tell)
     return Outcome.DONE
-
-
-def built(spec: LearnerSpec) -> Any:
-    """Build a learner, as it was specified."""
-    return changed(find_learner(spec.name), spec.changes)
 
 
 @functools.lru_cache(maxsize=4)

@@ -10,6 +10,7 @@ import contextlib
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 import time
 from collections import deque
@@ -123,6 +124,7 @@ def _work(line: Connection, folder: Path) -> None:
     from cfsl.engine.local import event_of
 
     torch.set_num_threads(1)
+    sys.stdout = sys.stderr  # a learner that prints must not get between the lines of the bench
     shelf = Shelf(folder)
     while True:
         try:

@@ -12,6 +12,7 @@ locks/                              who is at what; empty files that may be dele
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import shutil
 import time
@@ -22,12 +23,19 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from cfsl.engine.pieces import read_piece
-from cfsl.engine.spec import RunSpec, TrainSpec
+from cfsl.engine.spec import RunSpec, TrainSpec, built
 from cfsl.engine.steps import CardStep, PieceStep, Step, TrainStep
 from cfsl.errors import CardError, CheckpointError
 from cfsl.files import written_whole
 from cfsl.results.card import read_card
 from cfsl.training.loop import is_whole_and_finished
+
+
+def _sha256(path: Path) -> str | None:
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError:
+        return None
 
 
 class Shelf:
@@ -61,7 +69,8 @@ class Shelf:
         """Tell whether a step is done; raise if what it left is damaged."""
         match step:
             case TrainStep(spec=train):
-                return is_whole_and_finished(self.training(train), train.training)
+                learner = built(train.learner)
+                return is_whole_and_finished(self.training(train), train.training, learner, train.data.fingerprint)
             case CardStep(spec=run):
                 return self._has_card(run)
             case PieceStep(spec=run):
@@ -75,8 +84,8 @@ class Shelf:
         if card.get("run_hash") != run.hash:
             raise CardError(f"{path} is the card of another run ({str(card.get('run_hash'))[:12]})")
         answers = card["answers"]
-        if answers is None or not path.with_name(answers["file"]).exists():
-            raise CardError(f"{path} has lost its answers")
+        if answers is None or _sha256(path.with_name(answers["file"])) != answers["sha256"]:
+            raise CardError(f"{path} has lost its answers, or they are those of another")
         return True
 
     def _has_piece(self, step: PieceStep) -> bool:
@@ -86,11 +95,13 @@ class Shelf:
         read_piece(path)
         return True
 
-    def checked(self, step: Step) -> tuple[bool, str | None]:
+    def checked(self, step: Step, *, look_only: bool = False) -> tuple[bool, str | None]:
         """Tell whether a step is done. What is damaged is set aside, to be done again; the second value says so."""
         try:
             return self.is_done(step), None
         except (CardError, CheckpointError) as error:
+            if look_only:
+                return False, f"{error}; it will be set aside and done again"
             where = self._set_aside(self._left_by(step))
             return False, f"{error}; it was moved to {where} and is done again"
 
@@ -128,9 +139,11 @@ class Shelf:
         """Return what was written about a step that failed."""
         try:
             failure: dict[str, Any] = json.loads(self._failure(step).read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+        except FileNotFoundError:
             return None
-        return failure
+        except (OSError, ValueError):
+            return {"error": "it is not known any more why it failed"}
+        return failure if isinstance(failure, dict) else {"error": "it is not known any more why it failed"}
 
     def write_failure(self, step: Step, error: str, trace: str) -> Path:
         """Write down what went wrong, if the disk lets us."""

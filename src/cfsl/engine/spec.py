@@ -14,6 +14,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from cfsl.learners.changes import changed
+from cfsl.learners.registry import find_learner
 from cfsl.spec import Count, FrozenSpec, TaskSpec
 from cfsl.training.spec import Training
 
@@ -38,8 +40,15 @@ class LearnerSpec(FrozenSpec):
     name: str
     changes: dict[str, Any]
     """What differs from the learner as it is known by its name, by dotted names such as inner.lr."""
+    source: str | None = None
+    """The sha256 of the file of a learner of your own: its numbers are those of its code."""
     settings: Any
     """All hyper-parameters, those that were not changed included: defaults may move, and runs must not."""
+
+
+def built(spec: LearnerSpec) -> Any:
+    """Build a learner, as it was specified."""
+    return changed(find_learner(spec.name), spec.changes)
 
 
 class TrainSpec(FrozenSpec):

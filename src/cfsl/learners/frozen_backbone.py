@@ -12,7 +12,8 @@ module, and `arguments` is what it is called with. The weights are in `meta`, as
 takes them from a module that has some. The module is built anew at every call, without weights, and run with those of
 `meta`, so that there is no place for anything to stay behind in.
 
-`from_transformers` returns learner and weights of a model of Hugging Face `transformers` (`pip install cfsl[transformers]`).
+`from_transformers` returns learner and weights of a model of Hugging Face `transformers` (pip install
+cfsl[transformers]).
 
 A backbone that was trained on photographs has seen the classes of SlimageNet64, which are ImageNet's, test classes
 included. Its results belong beside those of other pretrained backbones, not beside learners that saw training classes
@@ -210,4 +211,4 @@ def _transformers() -> Any:
     try:
         return importlib.import_module("transformers")
     except ImportError as error:
-        raise LearnerError("this backbone needs transformers; install it with 'pip install cfsl[transformers]'") from error
+        raise LearnerError("this backbone needs transformers: pip install cfsl[transformers]") from error

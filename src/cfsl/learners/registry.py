@@ -96,14 +96,30 @@ LEARNERS: Mapping[str, LearnerEntry] = {
 def find_learner(name: str) -> Any:
     """Return a learner by its name, or by the import path of your own: 'package.module:Class'."""
     if ":" in name:
-        return _imported(name)()
+        return _made(name)
     return lookup(LEARNERS, name, "learner").build()
+
+
+def _made(place: str) -> Any:
+    """Make a learner of the user's own, whatever goes wrong in their code."""
+    try:
+        learner = _imported(place)()
+    except LearnerError:
+        raise
+    except Exception as error:
+        raise LearnerError(
+            f"'{place}' cannot be made: {type(error).__name__}: {error}. It is called without arguments"
+        ) from error
+    missing = [name for name in ("begin", "observe", "predict") if not callable(getattr(learner, name, None))]
+    if missing:
+        raise LearnerError(f"'{place}' is no learner: it has no {', no '.join(missing)}; see docs/adding-a-learner.md")
+    return learner
 
 
 def _imported(place: str) -> Callable[[], Any]:
     module_name, _, attribute = place.partition(":")
     try:
         made: Callable[[], Any] = getattr(importlib.import_module(module_name), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
+    except Exception as error:  # an own module may fail in any way
         raise LearnerError(f"'{place}' cannot be imported: {error}. Write it as package.module:Class") from error
     return made

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import hashlib
+import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,10 +13,9 @@ from typing import Any
 from cfsl.data.catalog import load
 from cfsl.data.splits import splits_hash
 from cfsl.data.store import Dataset
-from cfsl.engine.spec import DataSpec, LearnerSpec, RunSpec, TrainSpec
+from cfsl.engine.spec import DataSpec, LearnerSpec, RunSpec, TrainSpec, built
 from cfsl.errors import DataError, InfeasibleSpecError, SpecError, lookup
 from cfsl.learners.base import FixedEmbedding
-from cfsl.learners.changes import changed
 from cfsl.learners.registry import LEARNERS, find_learner
 from cfsl.presets.profiles import PRETRAINING_VALIDATION, PROFILES, QUICK_CHANGES, SHARED_EPISODES
 from cfsl.presets.suites import SUITES, Place, Suite, suites_named
@@ -75,8 +76,14 @@ def cells_of(request: Request) -> list[Cell]:
 def _require_known(request: Request) -> None:
     lookup({**SUITES, "all": None}, request.suite, "suite")
     lookup(PROFILES, request.profile, "profile")
+    for name in request.data or ():
+        opened(name, request.splits)
     for learner in request.learners or ():
         find_learner(learner)
+    in_use = {learner for name in suites_named(request.suite) for learner in learners_of(request, SUITES[name])}
+    for learner in request.changes or {}:
+        if learner not in in_use:
+            raise SpecError(f"there are settings for {learner}, which is not in this bench; add it to --learners")
     names = {
         column: None
         for name in suites_named(request.suite)
@@ -89,6 +96,11 @@ def _require_known(request: Request) -> None:
         raise SpecError("--splits belongs to one data set; name it with --data")
 
 
+def learners_of(request: Request, suite: Suite) -> tuple[str, ...]:
+    """Return the rows of a table."""
+    return request.learners or suite.learners or tuple(LEARNERS)
+
+
 class _Table:
     """The cells of one suite on one data set."""
 
@@ -99,12 +111,20 @@ class _Table:
     def cells(self) -> Iterator[Cell]:
         """Go through learners, columns and seeds."""
         columns = self._suite.columns(self._data)
-        wanted = [column for column in columns if column in (self._request.columns or columns)]
-        for learner in self._request.learners or self._suite.learners or tuple(LEARNERS):
+        wanted = [column for column in self._request.columns or columns if column in self._known()]
+        for learner in learners_of(self._request, self._suite):
             for column in wanted:
+                if column not in columns:
+                    why_not = f"{self._name} has other columns on {self._data}: {', '.join(columns)}"
+                    yield Cell(self._name, self._data, learner, column, 0, None, why_not)
+                    continue
                 place = Place(learner, self._data, column, columns[column])
                 for seed in range(self._seeds(learner)):
                     yield self._cell(place, seed)
+
+    def _known(self) -> set[str]:
+        """Return the columns that this suite has on any data set that was asked for."""
+        return {column for data in self._request.data or self._suite.data for column in self._suite.columns(data)}
 
     def _seeds(self, learner: str) -> int:
         """A learner that draws nothing has one seed."""
@@ -116,10 +136,8 @@ class _Table:
         run, why_not = None, ""
         try:
             run = self._run(place, seed)
-        except InfeasibleSpecError as error:
+        except (InfeasibleSpecError, DataError) as error:
             why_not = str(error)
-        except DataError as error:
-            why_not = f"{error}"
         return Cell(self._name, place.data, place.learner, place.column, seed, run, why_not)
 
     def _run(self, place: Place, seed: int) -> RunSpec:
@@ -129,7 +147,7 @@ class _Table:
         split = fields.get("split", "test")
         require_feasible(data.class_sizes[data.classes_of(split)], place.task, f"{data.name}/{split}")
         train = self._train(place, learner, seed) if self._suite.trained else None
-        embeds = isinstance(_built(learner), FixedEmbedding) and place.task.corruption is None
+        embeds = isinstance(built(learner), FixedEmbedding) and place.task.corruption is None
         return RunSpec(
             profile=self._request.profile,
             learner=learner,
@@ -204,11 +222,16 @@ def data_spec(data: Dataset, splits: str | None) -> DataSpec:
 def learner_spec(name: str, changes: Mapping[str, Any]) -> LearnerSpec:
     """Return the identity of a learner."""
     bare = LearnerSpec(name=name, changes=dict(changes), settings=None)
-    return bare.replace(settings=described(_built(bare))["settings"])
+    learner = built(bare)
+    return bare.replace(settings=described(learner)["settings"], source=None if name in LEARNERS else _source(learner))
 
 
-def _built(spec: LearnerSpec) -> Any:
-    return changed(find_learner(spec.name), spec.changes)
+def _source(learner: Any) -> str | None:
+    """Return the sha256 of the file that a learner is written in."""
+    try:
+        return hashlib.sha256(Path(inspect.getfile(type(learner))).read_bytes()).hexdigest()
+    except (OSError, TypeError):
+        return None
 
 
 def _require_trainable(data: Dataset, training: Training) -> None:

@@ -22,13 +22,13 @@ def draw_task(task: Task, title: str = "") -> Image.Image:
     panels = [
         Panel(
             f"S{i + 1}",
-            _shown(support.images.numpy(), task.recipe),
+            shown_bytes(support.images.numpy(), task.recipe),
             support.labels.numpy(),
             i // spec.interval,
         )
         for i, support in enumerate(task.support_sets)
     ]
-    panels.append(Panel("T", _shown(task.target.images.numpy(), task.recipe), task.target.labels.numpy(), None))
+    panels.append(Panel("T", shown_bytes(task.target.images.numpy(), task.recipe), task.target.labels.numpy(), None))
     heading = f"{title + ', ' if title else ''}task {task.number}: {describe_spec(spec)}"
     labels = 1 + max(int(panel.labels.max()) for panel in panels)
     return draw_panels(panels, heading=heading, caption=_caption(task, labels), labels=labels)
@@ -66,7 +66,7 @@ def _count(number: int, one: str, many: str = "") -> str:
     return f"{number} {one if number == 1 else many or one + 's'}"
 
 
-def _shown(
+def shown_bytes(
     images: Float32[np.ndarray, "n channels height width"], recipe: Recipe
 ) -> UInt8[np.ndarray, "n channels height width"]:
     """Undo the normalisation, back to bytes."""

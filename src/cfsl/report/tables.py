@@ -8,6 +8,7 @@ from typing import Any
 
 from cfsl.metrics.accuracy import over_seeds
 from cfsl.results.published import PublishedCell
+from cfsl.results.table import percent
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,11 @@ def entry_of(cards: Sequence[Mapping[str, Any]], published: PublishedCell | None
     widths = [accuracy["ci95"] for accuracy in accuracies if accuracy["ci95"] is not None]
     ci95 = sum(widths) / len(widths) if widths else None
     return Entry(summary.mean, ci95, summary.count, summary.std, published)
+
+
+def plus_minus(summary: Mapping[str, Any]) -> str:
+    """Write the mean of a summary in percent, with its interval if it has one."""
+    return percent(summary["mean"], summary["ci95"]).replace("+-", "±") + " %"
 
 
 def text_table(

@@ -76,7 +76,9 @@ def _of_run(card: Mapping[str, Any]) -> Iterator[str]:
     if run_hash(run) != card.get("run_hash"):
         yield f"run_hash is {str(card.get('run_hash'))[:12]}, that of run is {run_hash(run)[:12]}"
     learner, data = run.get("learner"), run.get("data")
+    identity, train = (card.get("checkpoint") or {}).get("identity", {}), run.get("train") or {}
     said_twice = {
+        "run.train.training": (train.get("training"), identity.get("training")),
         "run.task": (run.get("task"), tasks["spec"]),
         "run.tasks": (run.get("tasks"), tasks["count"]),
         "run.task_seed": (run.get("task_seed"), tasks["seed"]),

@@ -11,6 +11,9 @@ from cfsl.errors import CardError
 from cfsl.results.card import RESULT, Card, kind_of, read_card
 from cfsl.results.schema import schema_problems
 
+_NOT_RESULTS = ("aside", "failed")
+"""Folders of a bench with what was damaged or went wrong."""
+
 
 @dataclass(frozen=True)
 class Collection:
@@ -54,8 +57,8 @@ def _files(places: Iterable[Path]) -> Iterator[tuple[Path, bool]]:
     """Yield every file, and whether it was named itself."""
     for place in places:
         if place.is_dir():
-            below = (path for path in place.rglob("*.json") if not path.name.startswith("."))
-            yield from ((path, False) for path in sorted(below))
+            below = (path for path in place.rglob("*.json") if path.is_file() and not path.name.startswith("."))
+            yield from ((path, False) for path in sorted(below) if path.parent.name not in _NOT_RESULTS)
         elif place.exists():
             yield place, True
         else:
@@ -63,9 +66,9 @@ def _files(places: Iterable[Path]) -> Iterator[tuple[Path, bool]]:
 
 
 def _resembles_card(path: Path) -> bool:
-    """Tell a damaged card from a JSON file of another sort, which is whole and has no learner."""
+    """Tell a damaged card from a JSON file of another sort, such as the best.json of a sweep, which is whole."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
         return True
-    return isinstance(content, dict) and bool({"learner", "metrics"} & content.keys())
+    return isinstance(content, dict) and ("metrics" in content or {"learner", "format"} <= content.keys())

@@ -28,6 +28,8 @@ class Compared:
     """Over tasks, worked out from the answers."""
     paired: PairedComparison
     """The first minus the second."""
+    ensembles: bool
+    """Whether the ensembles of both were compared; else the best epoch of each."""
 
     @property
     def sentence(self) -> str:
@@ -47,9 +49,11 @@ def compare_cards(a: Path, b: Path, manifests: Manifests) -> Compared:
     cards = _comparable(a), _comparable(b)
     if different := list(_differences(cards[0]["tasks"], cards[1]["tasks"])):
         raise CardError(f"{a} and {b} are of different tasks: {'; '.join(different)}")
-    first, second = (_answers(card, path, manifests) for card, path in zip(cards, (a, b), strict=True))
+    together = all("ensemble" in card for card in cards)
+    name = "ensemble" if together else ""
+    first, second = (_answers(card, path, manifests, name) for card, path in zip(cards, (a, b), strict=True))
     accuracies = summarise(task_accuracies(first)), summarise(task_accuracies(second))
-    return Compared(cards, accuracies, compare(first, second))
+    return Compared(cards, accuracies, compare(first, second), together)
 
 
 def _comparable(path: Path) -> Card:
@@ -61,9 +65,9 @@ def _comparable(path: Path) -> Card:
     return card
 
 
-def _answers(card: Card, path: Path, manifests: Manifests) -> Answers:
+def _answers(card: Card, path: Path, manifests: Manifests, name: str) -> Answers:
     try:
-        return answers_beside(card, path, manifests)[""]
+        return answers_beside(card, path, manifests)[name]
     except KeyError:
         raise CardError(f"{path}: its answers are not those of a learner; see 'cfsl verify {path}'") from None
     except CardError as error:

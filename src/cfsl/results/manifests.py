@@ -48,6 +48,10 @@ class Manifests:
             raise CardError("; ".join(different))
         return manifest
 
+    def is_there(self, card: Mapping[str, Any], path: Path) -> bool:
+        """Tell whether the manifest of a card lies where it is looked for, so that nothing has to be drawn."""
+        return any(place.is_file() for place in self._places(path, card["tasks"]["manifest_fingerprint"]))
+
     def _places(self, path: Path, fingerprint: str) -> Iterator[Path]:
         name, beside = f"{fingerprint}.json.gz", path.absolute().parent
         if self._folder is not None:

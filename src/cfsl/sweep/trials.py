@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from cfsl.engine.perform import built
-from cfsl.engine.spec import DataSpec, LearnerSpec, RunSpec, Seed, TrainSpec
+from cfsl.engine.spec import DataSpec, LearnerSpec, RunSpec, Seed, TrainSpec, built
 from cfsl.errors import SpecError
 from cfsl.learners.base import FixedEmbedding
 from cfsl.learners.registry import LEARNERS, find_learner

@@ -109,14 +109,20 @@ def _trained(
     return run.history
 
 
-def is_whole_and_finished(folder: Path, training: Training) -> bool:
-    """Tell whether a run has come to its end; raise if one of its files is damaged or missing."""
+def is_whole_and_finished(folder: Path, training: Training, learner: Learner, fingerprint: str) -> bool:
+    """Tell whether a run has come to its end; raise if one of its files is damaged, missing, or of another run."""
     if not (folder / LAST).exists():
         return False
     notes = read_notes(folder / LAST)
+    wanted = {"learner": _described(learner), "training": training.model_dump(mode="json")}
+    _require_same_run(folder / LAST, notes["identity"], wanted, fingerprint)
     history = [Epoch(**epoch) for epoch in notes["history"]]
     for epoch in _best_epochs(history, training.schedule.keep):
-        read_notes(folder / _epoch_file(epoch))
+        path = folder / _epoch_file(epoch)
+        then = read_notes(path)
+        _require_same_run(path, then["identity"], wanted, fingerprint)
+        if then["history"] != notes["history"][: epoch + 1]:
+            raise CheckpointError(f"{path} is an epoch of another run than {LAST}")
     return notes["update"] >= training.schedule.total or _is_out_of_patience(history, training.schedule)
 
 
@@ -281,10 +287,24 @@ def _resume(run: _Run, path: Path, identity: dict[str, Any]) -> None:
     run.history = [Epoch(**epoch) for epoch in notes["history"]]
 
 
-def _identity(learner: Learner, training: Training, data: Dataset) -> dict[str, Any]:
+def _require_same_run(path: Path, saved: Mapping[str, Any], wanted: Mapping[str, Any], fingerprint: str) -> None:
+    """Refuse a checkpoint whose learner, training or data are others."""
+    found = {"learner": saved["learner"], "training": saved["training"]}
+    differences = _differences(found, wanted)
+    if saved["data"]["fingerprint"] != fingerprint:
+        differences.append("the data set is another")
+    if differences:
+        raise CheckpointError(f"{path} is of another run: {'; '.join(differences[:3])}")
+
+
+def _described(learner: Learner) -> dict[str, Any]:
     describe = getattr(learner, "model_dump", lambda mode: {"repr": repr(learner)})
+    return {"class": type(learner).__name__, **describe(mode="json")}
+
+
+def _identity(learner: Learner, training: Training, data: Dataset) -> dict[str, Any]:
     return {
-        "learner": {"class": type(learner).__name__, **describe(mode="json")},
+        "learner": _described(learner),
         "training": training.model_dump(mode="json"),
         "data": {"fingerprint": data.fingerprint, "splits": data.splits_name},
     }

@@ -1,0 +1,215 @@
+"""Boards with a ranking: who is best in a column, and who cannot be told from the best.
+
+A learner ties with the best if a paired t test on the same tasks has p of at least 0.05. Without the answers of both
+there is no test: then the best mean alone is marked, and the board says so. What breaks the data-flow law is an upper
+bound and is not ranked; nor is a card that `cfsl verify` refuses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+
+from cfsl.metrics.accuracy import PerTask
+from cfsl.metrics.paired import paired_p
+from cfsl.presets.board import Board, Found
+from cfsl.presets.suites import SUITES
+from cfsl.report.draw_task import describe_spec
+from cfsl.report.evidence import NOTHING, Evidence
+from cfsl.report.tables import Entry, entry_of
+from cfsl.results.published import published_cell
+
+SIGNIFICANT = 0.05
+Mark = Literal["best", "tied", ""]
+EvidenceByPath = Mapping[str, Evidence]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One learner in one column."""
+
+    entry: Entry
+    cards: tuple[Found, ...]
+    """One a training seed."""
+    mark: Mark = ""
+    """Among all that are ranked."""
+    mark_inductive: Mark = ""
+    """Among those that do not look at all targets together."""
+    p: float | None = None
+    """Of the paired test against the best, where there could be one."""
+    refused: bool = False
+
+
+@dataclass(frozen=True)
+class Row:
+    """One learner."""
+
+    label: str
+    learner: str
+    transductive: bool
+    breaks_law: bool
+    cells: Mapping[str, Cell]
+    """By column; those without a card have none."""
+
+
+@dataclass(frozen=True)
+class Leaderboard:
+    """One suite on one data set in one profile, ranked."""
+
+    suite: str
+    data: str
+    splits: str
+    profile: str
+    columns: Mapping[str, str]
+    """What each is, in words."""
+    rows: Sequence[Row]
+    untested: tuple[str, ...]
+    """Columns whose best could not be tested against every other: predictions are missing, or tasks differ."""
+
+    @property
+    def title(self) -> str:
+        """Say which board this is."""
+        return f"{self.suite} on {self.data}"
+
+    @property
+    def what(self) -> str:
+        """Say what the suite is."""
+        return SUITES[self.suite].what
+
+    @property
+    def untested_words(self) -> str:
+        """Name the columns without a full test."""
+        return "every column" if len(self.untested) == len(self.columns) else ", ".join(self.untested)
+
+    @property
+    def entries(self) -> dict[str, dict[str, Entry]]:
+        """By learner, then by column."""
+        return {row.label: {column: cell.entry for column, cell in row.cells.items()} for row in self.rows}
+
+    @property
+    def has_published(self) -> bool:
+        """Whether a paper has a number for any cell."""
+        return any(cell.entry.published for row in self.rows for cell in row.cells.values())
+
+
+def leaderboards(boards: Iterable[Board], evidence: EvidenceByPath) -> list[Leaderboard]:
+    """Rank every board."""
+    return [_leaderboard(board, evidence) for board in boards]
+
+
+def without_repeats(boards: Sequence[Board]) -> list[Board]:
+    """Leave out boards all of whose cards are on another of the same profile, unless a paper has its own numbers.
+
+    Left out, too, are costs (Figure 4 has no accuracies that mean anything), and the suite 'smoke' of cards that were
+    made for the papers' tables.
+    """
+    boards = [board for board in boards if SUITES[board.suite].trained]
+    boards = [board for board in boards if board.suite != "smoke" or board.data not in SUITES["table1"].data]
+    cards = [_paths(board) for board in boards]
+    return [
+        board
+        for place, board in enumerate(boards)
+        if _papers_numbers(board)
+        or not any(
+            (board.data, board.splits, board.profile) == (other.data, other.splits, other.profile)
+            and (cards[place] < cards[rival] or (cards[place] == cards[rival] and place < rival))
+            for rival, other in enumerate(boards)
+        )
+    ]
+
+
+def _paths(board: Board) -> set[str]:
+    return {found.path for row in board.rows.values() for cards in row.values() for found in cards}
+
+
+def _papers_numbers(board: Board) -> bool:
+    """Tell whether a paper has numbers for this board that no other suite has."""
+    source, first = SUITES[board.suite].published, next(n for n, s in SUITES.items() if _same_source(n, board.suite))
+    if source is None or first != board.suite:
+        return False
+    cells = ((cards[0].card["learner"]["name"], column) for row in board.rows.values() for column, cards in row.items())
+    return any(published_cell(source, board.data, learner, column) for learner, column in cells)
+
+
+def _same_source(name: str, other: str) -> bool:
+    return SUITES[name].published == SUITES[other].published
+
+
+def _leaderboard(board: Board, evidence: EvidenceByPath) -> Leaderboard:
+    rows = [_row(board, label, cells, evidence) for label, cells in board.rows.items()]
+    untested = []
+    for column in board.columns:
+        for inductive in (False, True):
+            rows, was_tested = _ranked(rows, column, evidence, inductive=inductive)
+            if not (was_tested or inductive):
+                untested.append(column)
+    specs = SUITES[board.suite].columns(board.data)
+    what = {column: describe_spec(specs[column]) for column in board.columns}
+    return Leaderboard(board.suite, board.data, board.splits, board.profile, what, rows, tuple(untested))
+
+
+def _row(board: Board, label: str, cells: Mapping[str, Sequence[Found]], evidence: EvidenceByPath) -> Row:
+    first = next(iter(cells.values()))[0].card
+    learner, source = first["learner"]["name"], SUITES[board.suite].published
+    made = {}
+    for column, found in cells.items():
+        theirs = None if source is None else published_cell(source, board.data, learner, column)
+        refused = any(evidence.get(one.path, NOTHING).status == "refused" for one in found)
+        made[column] = Cell(entry_of([one.card for one in found], theirs), tuple(found), refused=refused)
+    return Row(label, learner, bool(first["transductive"]), bool(first["breaks_law"]), made)
+
+
+def _ranked(rows: Sequence[Row], column: str, evidence: EvidenceByPath, *, inductive: bool) -> tuple[list[Row], bool]:
+    """Mark the best of a column and those that tie with it; tell whether all others could be tested."""
+    ranked = {
+        place: row.cells[column]
+        for place, row in enumerate(rows)
+        if column in row.cells and _is_ranked(row, column) and not (inductive and row.transductive)
+    }
+    if len(ranked) < 2:  # who is alone has beaten nobody
+        return list(rows), True
+    best = max(ranked, key=lambda place: ranked[place].entry.mean or 0.0)
+    ps = {place: _p(ranked[best], cell, evidence) for place, cell in ranked.items() if place != best}
+    marked = list(rows)
+    for place, cell in ranked.items():
+        p = ps.get(place)
+        mark: Mark = "best" if place == best else "tied" if p is not None and p >= SIGNIFICANT else ""
+        new = replace(cell, mark_inductive=mark) if inductive else replace(cell, mark=mark, p=p)
+        marked[place] = replace(rows[place], cells={**rows[place].cells, column: new})
+    return marked, None not in ps.values()
+
+
+def _is_ranked(row: Row, column: str) -> bool:
+    cell = row.cells[column]
+    return not row.breaks_law and not cell.refused and cell.entry.mean is not None
+
+
+def _p(best: Cell, other: Cell, evidence: EvidenceByPath) -> float | None:
+    """Return the p of the paired test on the same tasks, seeds averaged; None where it cannot be made."""
+    ours, theirs = _per_task(best, evidence), _per_task(other, evidence)
+    if ours is None or theirs is None or _tasks(best) != _tasks(other):
+        return None
+    return paired_p(ours - theirs)
+
+
+def _per_task(cell: Cell, evidence: EvidenceByPath) -> PerTask | None:
+    found = [evidence.get(one.path, NOTHING).accuracies for one in cell.cards]
+    known = [accuracies for accuracies in found if accuracies is not None]
+    if len(known) < len(found) or len(_tasks(cell)) > 1:
+        return None
+    return np.asarray(np.mean(known, axis=0))
+
+
+def _tasks(cell: Cell) -> set[str]:
+    return {one.card["tasks"]["manifest_fingerprint"] for one in cell.cards}
+
+
+def places(boards: Iterable[Leaderboard]) -> Iterator[tuple[Leaderboard, Row, str, Cell]]:
+    """Go through all cells of all boards."""
+    for board in boards:
+        for row in board.rows:
+            for column, cell in row.cells.items():
+                yield board, row, column, cell

@@ -1,0 +1,271 @@
+"""What the figures show, as plain rows: the same for the page and for paper.
+
+A row is a point: "series" (who), "panel" (where), "x", "y", and for accuracies "low" and "high", the ends of the 95 %
+interval over tasks. Accuracies are in percent.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
+
+from cfsl.metrics.accuracy import over_seeds
+from cfsl.presets.board import Board, Found, places_of, seed_of
+from cfsl.presets.columns import INSTANCE
+from cfsl.presets.suites import SUITES
+from cfsl.report.tables import entry_of
+from cfsl.spec import TaskSpec
+
+Point: TypeAlias = dict[str, Any]
+Scale = Literal["linear", "log", "ordinal"]
+
+
+@dataclass(frozen=True)
+class Lines:
+    """Curves, in one panel or several."""
+
+    figure: str
+    where: str
+    """Data set and profile."""
+    title: str
+    caption: str
+    x_title: str
+    y_title: str
+    rows: list[Point]
+    x_scale: Scale = "linear"
+    y_scale: Scale = "linear"
+    x_order: list[str] = field(default_factory=list)
+    """Of an ordinal axis."""
+    shares_y: bool = True
+    by_learner: bool = True
+    """Whether the series are learners, which have the same look everywhere."""
+
+    @property
+    def series(self) -> list[str]:
+        """Who is shown, in order."""
+        return list(dict.fromkeys(row["series"] for row in self.rows))
+
+    @property
+    def panels(self) -> list[str]:
+        """The panels, in order."""
+        return list(dict.fromkeys(row["panel"] for row in self.rows))
+
+
+def lines_of(boards: Sequence[Board]) -> list[Lines]:
+    """Return every figure of curves that the boards have cards for."""
+    makers: Mapping[str, Callable[[Board], Iterator[Lines]]] = {
+        "figure3": _figure_3,
+        "figure4": _figure_4,
+        "scaling": _scaling,
+        "instance": _instance,
+    }
+    found = [lines for board in boards if board.suite in makers for lines in makers[board.suite](board)]
+    return [*found, *_corruption(boards)]
+
+
+def _place(board: Board) -> str:
+    return f"{board.data}, profile {board.profile}"
+
+
+def _accuracy(series: str, panel: str, x: Any, cards: Sequence[Found]) -> Point:
+    """Return the point of a cell."""
+    entry = entry_of([found.card for found in cards], None)
+    mean, width = 100 * (entry.mean or 0.0), 100 * (entry.ci95 or 0.0)
+    text = f"{mean:.2f}" + (f" ± {width:.2f} %" if entry.ci95 is not None else " %")
+    point = {"series": series, "panel": panel, "x": x, "y": mean, "low": mean - width, "high": mean + width}
+    return point | {"text": text, "seeds": entry.seeds}
+
+
+def _nss(board: Board, column: str) -> int:
+    return SUITES[board.suite].columns(board.data)[column].nss
+
+
+def _figure_3(board: Board) -> Iterator[Lines]:
+    """Accuracy over NSS: B, and C with overwrite; both begin at one support set."""
+    panels = {"B": "B: new classes", "C": "C: new classes with overwrite"}
+    rows = []
+    for letter, panel in panels.items():
+        for learner, cells in board.rows.items():
+            own = [c for c in board.columns if c in cells and (c == "B1" or c.startswith(letter))]
+            if own != ["B1"]:
+                rows += [_accuracy(learner, panel, _nss(board, column), cells[column]) for column in own]
+    if _has_curve(rows):
+        yield Lines(
+            "figure3",
+            _place(board),
+            "Accuracy over the number of support sets",
+            "Paper 1, Figure 3. Bars: 95 % over tasks.",
+            "support sets",
+            "accuracy, %",
+            rows,
+        )
+    if board.data not in SUITES["figure4"].data:
+        yield from _costs(board, [column for column in board.columns if column[0] == "B"])
+
+
+def _figure_4(board: Board) -> Iterator[Lines]:
+    yield from _costs(board, board.columns)
+
+
+def _costs(board: Board, columns: Sequence[str]) -> Iterator[Lines]:
+    """ATM and MACs over NSS, as measured."""
+    measures: Mapping[str, Callable[[Mapping[str, Any]], float]] = {
+        "ATM": lambda card: card["metrics"]["atm"]["total"],
+        "MACs to learn": lambda card: card["macs"]["adaptation"],
+        "MACs to answer": lambda card: card["macs"]["prediction"],
+    }
+    rows = []
+    for panel, measure in measures.items():
+        for learner, cells in board.rows.items():
+            for column in columns:
+                values = [float(measure(found.card)) for found in cells.get(column, ())]
+                value = over_seeds(values).mean if values else 0.0
+                if value > 0:  # a logarithmic axis has no zero: who keeps nothing is not on it
+                    text = f"{value:.4f}" if panel == "ATM" else f"{value:,.0f}"
+                    rows.append({"series": learner, "panel": panel, "x": _nss(board, column), "y": value, "text": text})
+    if _has_curve(rows):
+        yield Lines(
+            "figure4",
+            _place(board),
+            "Memory and operations over the number of support sets",
+            "Paper 1, Figure 4, measured. ATM: what is kept, over all support images. Who keeps nothing is not shown.",
+            "support sets",
+            "",
+            rows,
+            x_scale="log",
+            y_scale="log",
+            shares_y=False,
+        )
+
+
+def _has_curve(rows: Iterable[Point]) -> bool:
+    """Tell whether any series goes on in its panel."""
+    places: dict[tuple[str, str], set[Any]] = {}
+    for row in rows:
+        places.setdefault((row["series"], row["panel"]), set()).add(row["x"])
+    return any(len(xs) > 1 for xs in places.values())
+
+
+def _scaling(board: Board) -> Iterator[Lines]:
+    """Figure 6: as many classes, wide or deep."""
+    specs = SUITES["scaling"].columns(board.data)
+    names = {column: f"{column[:-1]} {column[-1]} ({specs[column].labels})" for column in board.columns}
+    yield from _by_column(
+        board,
+        names,
+        "Scaling: wide against deep tasks",
+        "Paper 2, Figure 6; in brackets the number of classes. Bars: 95 % over tasks.",
+        "experiment (classes)",
+    )
+
+
+def _instance(board: Board) -> Iterator[Lines]:
+    """Figure 7: 20 images in few or many support sets."""
+    names = {column: f"{INSTANCE[column].nss} x {INSTANCE[column].k_shot}" for column in board.columns}
+    yield from _by_column(
+        board,
+        names,
+        "Instance test: telling 20 images of one class apart",
+        "Paper 2, Figure 7. Bars: 95 % over tasks.",
+        "support sets x images in each",
+    )
+
+
+def _by_column(board: Board, names: Mapping[str, str], title: str, caption: str, x_title: str) -> Iterator[Lines]:
+    rows = [
+        _accuracy(learner, "accuracy", names[column], cells[column])
+        for learner, cells in board.rows.items()
+        for column in board.columns
+        if column in cells
+    ]
+    if _has_curve(rows):
+        order = list(names.values())
+        yield Lines(
+            board.suite, _place(board), title, caption, x_title, "accuracy, %", rows, x_scale="ordinal", x_order=order
+        )
+
+
+def _corruption(boards: Sequence[Board]) -> Iterator[Lines]:
+    """Figures 8 and 9: the instance test under noise and occlusion; clean images are at 0."""
+    clean = {(b.data, b.splits, b.profile): b for b in boards if b.suite == "instance"}
+    for board in (board for board in boards if board.suite == "corruption"):
+        specs = SUITES["corruption"].columns(board.data)
+        base = clean.get((board.data, board.splits, board.profile))
+        rows: list[Point] = []
+        for kind, what in (("noise", "noise"), ("disc", "occlusion")):
+            for name, spec in INSTANCE.items():
+                panel = f"{what}, {spec.nss} x {spec.k_shot}"
+                own = [column for column in board.columns if column.startswith(f"{name}-{kind}-")]
+                for learner, cells in board.rows.items():
+                    start = (base.rows.get(learner, {}) if base else {}).get(name)
+                    rows += [_accuracy(learner, panel, 0.0, start)] if start and any(c in cells for c in own) else []
+                    rows += [
+                        _accuracy(learner, panel, _level(specs[column]), cells[column])
+                        for column in own
+                        if column in cells
+                    ]
+        if rows:
+            yield Lines(
+                "corruption",
+                _place(board),
+                "Instance test under noise and occlusion",
+                "Paper 2, Figures 8 and 9; panels: support sets x images. Level: part of the values that are noise, or "
+                "the radius of the disc over the height. Bars: 95 % over tasks.",
+                "level of corruption",
+                "accuracy, %",
+                rows,
+            )
+
+
+def _level(spec: TaskSpec) -> float:
+    return 0.0 if spec.corruption is None else float(spec.corruption.fraction)
+
+
+def learning_curves(cards: Iterable[Found]) -> list[Lines]:
+    """Return validation accuracy by epoch, a panel for every learner that was trained, a series for every task."""
+    rows: list[Point] = []
+    seen = set()
+    for found in cards:
+        notes = found.card.get("checkpoint") or {}
+        key = json.dumps([notes.get("identity"), notes.get("update")], sort_keys=True, default=str)
+        accuracies = [epoch.get("accuracy") for epoch in notes.get("history") or []]
+        if key not in seen and len(accuracies) > 1 and all(isinstance(one, int | float) for one in accuracies):
+            seen.add(key)
+            rows += _curve(found, [100 * float(one) for one in accuracies])
+    title, caption = (
+        "Learning curves",
+        "Validation accuracy by epoch; each training run judges itself on its own tasks.",
+    )
+    numbers = {name: number for number, name in enumerate(sorted({row["series"] for row in rows}))}
+    rows.sort(key=lambda row: (row["panel"], numbers[row["series"]], row["run"], row["x"]))
+    made = Lines("learning", "", title, caption, "epoch", "validation accuracy, %", rows, by_learner=False)
+    return [made] if rows else []
+
+
+def _curve(found: Found, accuracies: Sequence[float]) -> Iterator[Point]:
+    card = found.card
+    identity = card["checkpoint"].get("identity") or {}
+    stated = ((card.get("run") or {}).get("train") or {}).get("learner") or {}
+    name = stated.get("name") or (identity.get("learner") or {}).get("kind") or card["learner"]["name"]
+    task = (identity.get("training") or {}).get("validation")
+    series = _column(card["tasks"]["data"], task) if isinstance(task, Mapping) else "?"
+    for epoch, accuracy in enumerate(accuracies, start=1):
+        yield {
+            "series": series,
+            "panel": f"{name}, {card['tasks']['data']}",
+            "run": f"{found.path}",
+            "x": epoch,
+            "y": accuracy,
+            "text": f"{accuracy:.2f} %",
+            "seeds": seed_of(card),
+        }
+
+
+def _column(data: str, spec: Mapping[str, Any]) -> str:
+    """Return what the papers call these tasks, or else their type and number of support sets."""
+    for _, column in places_of({"data": data, "spec": spec}):
+        return column
+    task = TaskSpec(**spec)
+    return f"{task.task_type}, {task.nss} sets"
