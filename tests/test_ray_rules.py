@@ -165,12 +165,12 @@ def done(glyphs, tmp_path_factory) -> Done:
     return Done(shelf, ending, events, on_claimed, claimed, step)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_cluster_gives_the_same_cards_as_this_process(done: Done, reference: Shelf):
     assert_same_results(done.shelf, reference)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_worker_that_dies_is_named_and_stops_no_other(done: Done):
     (name,) = done.ending.failed
     assert name.startswith("piece-") and "dying_learners-Always" in name
@@ -180,7 +180,7 @@ def test_a_worker_that_dies_is_named_and_stops_no_other(done: Done):
     assert len(list((done.shelf.folder / "cards").glob("*.json"))) == 5
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_training_whose_worker_dies_goes_on_from_its_last_epoch(done: Done):
     mine = [event for event in done.events if "Once" in event.step.name and isinstance(event.step, TrainStep)]
     deaths = [number for number, event in enumerate(mine) if isinstance(event, Died)]
@@ -190,20 +190,20 @@ def test_a_training_whose_worker_dies_goes_on_from_its_last_epoch(done: Done):
     assert isinstance(mine[-1], Finished)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_progress_is_told_and_nothing_is_left_over(done: Done):
     trained = {event.step.name for event in done.events if isinstance(event, Told) and event.step.kind == "train"}
     assert len(trained) == 4
     assert not list((done.shelf.folder / "pieces").glob("*"))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_step_is_out_for_one_bench_at_a_time(done: Done):
     assert done.on_claimed == Busy(done.closed_on)
     assert not done.claimed_when_out
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_closing_gives_claims_back_and_leaves_no_part_of_a_file(done: Done):
     assert isinstance(done.events[-1], Told) and done.events[-1].step == done.closed_on
     with done.shelf.claimed(done.closed_on) as mine:

@@ -698,11 +698,9 @@ def finished_with(*accuracies: float) -> list[Epoch]:
 
 def test_patience_is_how_many_epochs_may_pass_without_a_better_one():
     schedule = Schedule(patience=2)
-    run = _begin(Slope(1.0), TRAINING)
     for accuracies, is_out in (((), False), ((0.5, 0.4), False), ((0.5, 0.4, 0.5), True), ((0.5, 0.6, 0.5), False)):
-        run.history = finished_with(*accuracies)
-        assert loop._is_out_of_patience(run, schedule) is is_out
-    assert not loop._is_out_of_patience(run, Schedule())
+        assert loop._is_out_of_patience(finished_with(*accuracies), schedule) is is_out
+    assert not loop._is_out_of_patience(finished_with(0.5, 0.4, 0.5), Schedule())
 
 
 def test_of_epochs_that_are_equally_good_the_earlier_is_better():

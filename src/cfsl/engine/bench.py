@@ -63,7 +63,7 @@ def _place(step: Step, shelf: Shelf, plan: Plan, *, retry: bool) -> None:
 
 def _is_done(step: Step, shelf: Shelf, plan: Plan) -> bool:
     done, damage = shelf.checked(step, look_only=plan.look_only)
-    if damage is not None:
+    if damage is not None and damage not in plan.aside:
         plan.aside.append(damage)
     return done
 
