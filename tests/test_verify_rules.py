@@ -406,3 +406,9 @@ def test_an_ensemble_is_verified_with_its_members(run, glyphs):
     assert run("verify", "e.json", "--strict").out == "e.json: ok\n1 card: 1 ok\n"
     rewrite(Path("e.json"), put("ensemble.metrics.accuracy.mean", 0.75))
     assert "ensemble.metrics.accuracy.mean is 0.75" in run("verify", "e.json").out
+
+
+def test_every_committed_card_is_true(run):
+    results = Path(__file__).parent.parent / "results"
+    done = run("verify", str(results), "--strict")
+    assert done.code == 0, done.out
