@@ -35,6 +35,38 @@ settings.register_profile("cfsl", deadline=None, suppress_health_check=[HealthCh
 settings.load_profile("cfsl")
 
 
+_TOGETHER = {
+    "test_bench_rules": "bench",
+    "test_cli_rules": "cli",
+    "test_data_rules": "omniglot",
+    "test_examples": "omniglot",
+    "test_glyphs_rules": "omniglot",
+    "test_isolation_rules": "isolation",
+    "test_perform_rules": "perform",
+    "test_ray_rules": "ray",
+    "test_ready_rules": "omniglot",
+    "test_report_rules": "report",
+    "test_sweep_rules": "sweep",
+    "test_task_rules": "omniglot",
+    "test_training_rules": "training",
+    "test_verify_rules": "verify",
+    "test_workers_rules": "workers",
+}
+"""Files whose tests share what takes seconds to make: a group of files is run by one process, which makes it once."""
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object):
+    """Share tests out one by one, except for those that belong together, which come first."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Scheduling(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return _TOGETHER.get(Path(nodeid.split("::")[0]).stem, nodeid)
+
+    return Scheduling(config, log) if config.getvalue("dist") == "load" else None
+
+
 @pytest.fixture(scope="session", autouse=True)
 def data_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Keep the tests away from the user's own data sets."""

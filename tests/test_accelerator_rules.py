@@ -14,6 +14,7 @@ from torch.nn import functional
 
 import cfsl
 from cfsl.errors import LearnerError
+from cfsl.harness.workers import Workers
 from cfsl.learners import maml_fast
 from cfsl.learners.base import Moment, Support, TaskInfo
 from cfsl.learners.maml_fast import accelerated, why_not
@@ -371,7 +372,8 @@ def test_evaluation_under_the_law_is_accelerated_and_gives_the_same_answers(glyp
     tasks = cfsl.Tasks(glyphs, cfsl.TaskSpec.type_b(nss=2, n_way=3, k_target=2), numbers=range(3))
     meta = learner.init_for((1, 28, 28), tasks.spec, torch.Generator().manual_seed(1))
     plain, fast = (cfsl.evaluate(learner, tasks, meta, accelerate=on) for on in (False, True))
-    shared = cfsl.evaluate(learner, tasks, meta, accelerate=True, workers=2)
+    with Workers(1) as pool:
+        shared = cfsl.evaluate(learner, tasks, meta, accelerate=True, workers=pool)
     assert 0 < np.abs(plain.logits - fast.logits).max() < 0.01
     assert np.array_equal(fast.state_bytes, plain.state_bytes) and np.array_equal(fast.logits, shared.logits)
 

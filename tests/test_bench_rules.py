@@ -11,14 +11,22 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from cfsl.engine.bench import planned, run_plan
+from cfsl.engine.local import LocalCrew
+from cfsl.engine.shelf import Shelf
+from cfsl.engine.spec import RunSpec
+from cfsl.presets.cells import Request, cells_of, opened, runs_of
 from cfsl.results.card import read_card
 
 pytestmark = pytest.mark.usefixtures("glyphs")
-TINY = ("smoke", "--tasks", "3", "--columns", "A3,B3", "--learners", "pixel_nn,anil,chance")
+CELLS = ("smoke", "--tasks", "3", "--columns", "A3,B3", "--learners", "pixel_nn,anil,chance")
+NARROW = Path(__file__).with_name("narrow_anil.json")
+TINY = (*CELLS, "--settings", str(NARROW))
 BROKEN = """
 from cfsl.learners.pixel_nn import PixelNN
 
@@ -67,11 +75,17 @@ def content(folder: Path) -> dict[str, object]:
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder where a small bench was run in one process."""
-    folder = tmp_path_factory.mktemp("undisturbed")
-    done = bench(*TINY, "--engine", "local", "--out", str(folder))
-    assert done.returncode == 0, done.stderr
+def undisturbed(glyphs, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder where the bench TINY was run in this process."""
+    request = Request("smoke", "smoke", learners=("pixel_nn", "anil", "chance"), columns=("A3", "B3"), tasks=3)
+    narrow = replace(request, changes={"anil": json.loads(NARROW.read_text())["changes"]})
+    return done_here(runs_of(cells_of(narrow)), tmp_path_factory.mktemp("undisturbed"))
+
+
+def done_here(runs: list[RunSpec], folder: Path) -> Path:
+    shelf = Shelf(folder)
+    ending = run_plan(planned(runs, shelf), shelf, lambda: LocalCrew(shelf, lambda e: None), lambda e: None)
+    assert not ending.failed
     return folder
 
 
@@ -96,18 +110,11 @@ def test_the_engine_and_the_number_of_workers_change_no_bit(undisturbed, tmp_pat
 
 @pytest.mark.long
 def test_pieces_change_no_bit(tmp_path):
-    from cfsl.engine.bench import planned, run_plan
-    from cfsl.engine.local import LocalCrew
-    from cfsl.engine.shelf import Shelf
-    from cfsl.presets.cells import Request, cells_of, runs_of
-
     found = []
     for piece in (2, 5):
         request = Request("smoke", "smoke", learners=("init_tune", "anil"), columns=("B3",), tasks=5)
         runs = [run.replace(piece=piece) for run in runs_of(cells_of(request))]
-        shelf = Shelf(tmp_path / str(piece))
-        run_plan(planned(runs, shelf), shelf, lambda shelf=shelf: LocalCrew(shelf, lambda e: None), lambda e: None)
-        found.append(content(shelf.folder))
+        found.append(content(done_here(runs, tmp_path / str(piece))))
     assert found[0] == found[1] and len(found[0]) == 5
 
 
@@ -130,19 +137,19 @@ def test_a_cell_of_another_suite_or_order_is_the_same_cell(undisturbed, run, tmp
     assert planned.code == 0 and "2 cells: 2 done" in planned.out
 
 
-def test_one_failing_cell_stops_no_other_and_the_exit_code_tells(tmp_path):
-    (tmp_path / "mine.py").write_text(BROKEN)
-    some = ("smoke", "--tasks", "3", "--columns", "A3", "--learners", "mine:Unlucky,pixel_nn", "--out", "out")
-    done = bench(*some, "--engine", "processes", cwd=tmp_path, CFSL_TEST_UNLUCKY="1")
+def test_one_failing_cell_stops_no_other_and_the_exit_code_tells(run, tmp_path):
+    (tmp_path / "unlucky.py").write_text(BROKEN)
+    some = ("smoke", "--tasks", "3", "--columns", "A3", "--learners", "unlucky:Unlucky,pixel_nn", "--out", "out")
+    done = bench(*some, "--engine", "processes", "--workers", "1", cwd=tmp_path, CFSL_TEST_UNLUCKY="1")
     assert done.returncode == 1 and "Traceback" not in done.stderr
     assert "the learner is broken" in done.stderr and "--retry" in done.stderr
     assert [path.name.split("-")[4] for path in tmp_path.glob("out/cards/*.json")] == ["pixel_nn"]
     failures = list(tmp_path.glob("out/failed/*.json"))
     assert len(failures) == 1 and "in predict" in json.loads(failures[0].read_text())["trace"]
-    unasked = bench(*some, "--engine", "local", cwd=tmp_path)
-    assert unasked.returncode == 1 and "the learner is broken" in unasked.stderr
-    retried = bench(*some, "--engine", "local", "--retry", cwd=tmp_path)
-    assert retried.returncode == 0, retried.stderr
+    unasked = run("bench", *some, "--engine", "local")
+    assert unasked.code == 1 and "the learner is broken" in unasked.err
+    retried = run("bench", *some, "--engine", "local", "--retry")
+    assert retried.code == 0, retried.err
     assert len(list(tmp_path.glob("out/cards/*.json"))) == 2
 
 
@@ -195,22 +202,23 @@ def test_what_is_damaged_is_named_set_aside_and_done_again(undisturbed, run, tmp
     assert {path: path.stat().st_mtime_ns for path in others} == others
 
 
-def test_two_benches_in_one_folder_both_finish_and_no_card_is_lost(undisturbed, tmp_path):
-    both = [
-        subprocess.Popen(
-            command(*TINY, "--engine", "local", "--out", str(tmp_path)),
-            env=environment(), text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        )
-        for _ in range(2)
-    ]  # fmt: skip
-    for one in both:
-        out, err = one.communicate()
-        assert one.returncode == 0 and "n/a" not in out and " - " not in out, err
+def test_two_benches_in_one_folder_both_finish_and_no_card_is_lost(undisturbed, run, tmp_path):
+    other = subprocess.Popen(
+        command(*TINY, "--engine", "local", "--out", str(tmp_path)),
+        env=environment(), text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    while not list(tmp_path.glob("cards/*.json")):  # it takes longer to start than this process, which runs already
+        assert other.poll() is None
+        time.sleep(0.05)
+    code, out, err = run("bench", *TINY, "--engine", "local", "--out", str(tmp_path))
+    assert code == 0 and "n/a" not in out and " - " not in out, err
+    out, err = other.communicate()
+    assert other.returncode == 0 and "n/a" not in out and " - " not in out, err
     assert content(tmp_path) == content(undisturbed)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long)])
-def test_a_stopped_bench_says_so_leaves_no_process_and_goes_on(undisturbed, tmp_path, number):
+def test_a_stopped_bench_says_so_leaves_no_process_and_goes_on(undisturbed, run, tmp_path, number):
     one = subprocess.Popen(
         command(*TINY, "--engine", "processes", "--workers", "2", "--out", str(tmp_path)),
         env=environment(), text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
@@ -222,7 +230,7 @@ def test_a_stopped_bench_says_so_leaves_no_process_and_goes_on(undisturbed, tmp_
     _, err = one.communicate(timeout=30)
     assert one.returncode == 130 and "stopped" in err and "Traceback" not in err
     assert wait_for_end_of_group(one.pid)
-    assert bench(*TINY, "--engine", "local", "--out", str(tmp_path)).returncode == 0
+    assert run("bench", *TINY, "--engine", "local", "--out", str(tmp_path)).code == 0
     assert content(tmp_path) == content(undisturbed)
 
 
@@ -283,10 +291,10 @@ def test_a_full_disk_is_a_failed_cell_with_a_reason_and_leaves_no_half_file(tmp_
     def small_files() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
 
-    done = bench(*TINY, "--engine", "local", "--out", str(tmp_path), preexec_fn=small_files)
+    done = bench(*CELLS, "--engine", "local", "--out", str(tmp_path), preexec_fn=small_files)
     assert done.returncode == 1 and "Traceback" not in done.stderr and "File too large" in done.stderr
     assert not list(tmp_path.rglob("*.part")) and not list(tmp_path.glob("training/*/*.safetensors"))
-    assert bench(*TINY, "--engine", "local", "--out", str(tmp_path), "--retry").returncode == 0
+    assert bench(*CELLS, "--engine", "local", "--out", str(tmp_path), "--retry").returncode == 0
 
 
 def test_a_data_set_that_is_too_small_for_a_column_is_said_to_be_and_the_others_are_run(run):
@@ -297,7 +305,9 @@ def test_a_data_set_that_is_too_small_for_a_column_is_said_to_be_and_the_others_
     assert len(list(Path("bench/cards").glob("*.json"))) == 1
 
 
-def test_a_data_set_that_is_not_there_is_said_to_be_missing(run):
+def test_a_data_set_that_is_not_there_is_said_to_be_missing(run, tmp_path, monkeypatch):
+    monkeypatch.setenv("CFSL_DATA", str(tmp_path / "no-data"))
+    opened.cache_clear()
     done = run("bench", "instance", "--learners", "chance", "--plan")
     assert done.code == 0 and "not applicable: data set 'omniglot' is not here" in done.out
 

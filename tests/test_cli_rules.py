@@ -20,6 +20,10 @@ from typer.testing import CliRunner
 
 import cfsl
 import cfsl.cli
+from cfsl.learners.registry import find_learner
+from cfsl.spec import TaskSpec
+from cfsl.training.loop import train
+from cfsl.training.recipes import recipe_for
 
 _GLYPHS = ("--data", "glyphs-400x20")
 
@@ -396,19 +400,18 @@ def test_progress_is_shown_on_stderr_if_that_is_a_terminal(pictures, empty_root)
     assert json.loads(done.stdout)["images"] == 48
 
 
-def test_a_learner_in_the_current_folder_is_evaluated_by_its_import_path(tmp_path, glyphs):
-    (tmp_path / "mine.py").write_text(
+def test_a_learner_in_the_current_folder_is_evaluated_by_its_import_path(run, glyphs):
+    Path("of_the_current_folder.py").write_text(
         "import torch\n"
         "class Mine:\n"
         "    def begin(self, meta, info): return {'info': info}\n"
         "    def observe(self, state, support): return state\n"
         "    def predict(self, state, images): return torch.zeros(len(images), state['info'].labels)\n"
     )
-    command = [sys.executable, "-m", "cfsl", "eval", "mine:Mine", "--data", "glyphs-400x20", "--tasks", "3", "--json"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    card = json.loads(done.stdout)
-    assert card["learner"]["name"] == "mine:Mine" and card["metrics"]["atm"]["total"] == 0
+    done = run("eval", "of_the_current_folder:Mine", *_GLYPHS, "--tasks", "3", "--json")
+    assert done.code == 0, done.err
+    card = json.loads(done.out)
+    assert card["learner"]["name"] == "of_the_current_folder:Mine" and card["metrics"]["atm"]["total"] == 0
     assert card["tasks"]["count"] == 3 and card["metrics"]["accuracy"]["mean"] == pytest.approx(1 / 15)
 
 
@@ -548,9 +551,9 @@ def test_an_ensemble_that_cannot_be_is_refused_in_one_line(run, glyphs):
 def small_run(tmp_path_factory, glyphs):
     """Train ProtoNets for one update."""
     folder = tmp_path_factory.mktemp("small") / "run"
-    words = ["train", "protonet", *_GLYPHS, "--nss", "2", "--epochs", "1", "--updates", "1", "--out", str(folder)]
-    done = subprocess.run([sys.executable, "-m", "cfsl", *words], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    training = recipe_for("short", "tasks", TaskSpec.type_b(nss=2))
+    schedule = training.schedule.replace(epochs=1, updates=1)
+    train(find_learner("protonet"), training.replace(schedule=schedule, validation_tasks=2), glyphs, folder)
     return str(folder)
 
 

@@ -480,7 +480,25 @@ def slim_tiny(real_data, tmp_path_factory):
     return add_dataset(AddRequest(name="slim-tiny", source=real_data, root=root))
 
 
-@pytest.mark.slow
+def test_an_archive_laid_out_as_slimagenet64_has_the_split_of_its_folders_and_the_pixels_of_its_images(tmp_path):
+    parts = {"ant": "train", "bee": "val", "cat": "test", "dog": "train"}
+    pictures = {(name, n): image(10 * i + n, size=(64, 64)) for i, name in enumerate(parts) for n in range(3)}
+    jpegs = {place: encoded(picture, "JPEG") for place, picture in pictures.items()}
+    (tmp_path / "here").mkdir()
+    files = {f"slim-tiny/{parts[name]}/{name}/{n}.JPEG": content for (name, n), content in jpegs.items()}
+    write_any(tmp_path / "here" / "slim-tiny.tar", files)
+    adding = catalog._add_slim("slim-tiny", slimagenet64.Counts(train=2, val=1, test=1, images=3))
+    data = adding(AddRequest(name="slim-tiny", source=tmp_path / "here", root=tmp_path / "root"))
+    assert data.splits == {"train": ["ant", "dog"], "val": ["bee"], "test": ["cat"]}
+    assert data.pixels.shape == (12, 3, 64, 64) and data.info.recipe.mean == (0.485, 0.456, 0.406)
+    assert hash_pixels(data.folder) == data.info.pixels_sha256
+    for (name, n), content in jpegs.items():
+        row = data.class_starts[data.info.class_names.index(name)] + n
+        assert np.array_equal(data.pixels[row], as_stored(Image.open(io.BytesIO(content))))
+        assert data.image_names[row] == f"{n}.JPEG"
+
+
+@pytest.mark.long
 def test_slim_tiny_has_the_classes_and_the_split_of_its_folders(slim_tiny):
     assert slim_tiny.pixels.shape == (40_000, 3, 64, 64) and set(slim_tiny.info.class_sizes) == {200}
     assert {part: len(names) for part, names in slim_tiny.splits.items()} == {"train": 140, "val": 20, "test": 40}
@@ -489,7 +507,7 @@ def test_slim_tiny_has_the_classes_and_the_split_of_its_folders(slim_tiny):
     assert summarise(slim_tiny)["size_on_disk"] == "491.5 MB"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_pixels_of_slim_tiny_are_those_of_its_images(slim_tiny, real_data):
     checked = 0
     with tarfile.open(real_data / "slim-tiny.tar", "r|") as archive:

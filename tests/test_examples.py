@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import re
 import runpy
 from pathlib import Path
@@ -32,9 +33,10 @@ def test_the_readme_shows_the_first_example_to_the_letter():
 
 def test_the_demo_trains_evaluates_and_leaves_cards_and_pictures(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(os, "cpu_count", lambda: 1)  # one worker: each takes seconds to start
     demo = runpy.run_path(str(EXAMPLES / "demo.py"))
     learners = ("chance", "protonet", "joint", "pretrain_tune")
-    demo["main"](demo["Size"](data="glyphs-400x20", learners=learners, tuned_tasks=3, tasks=10, updates=2))
+    demo["main"](demo["Size"](data="glyphs-400x20", learners=learners, tuned_tasks=2, tasks=4, updates=1))
     there = sorted(path.name for path in (tmp_path / "demo").iterdir())
     assert there == ["accuracy.png", "cards", "instance-clean.png", "instance-noise.png", "instance-occluded.png",
                      "report.html", "runs", "type-a.png", "type-b.png", "type-c.png", "type-d.png"]  # fmt: skip

@@ -15,8 +15,10 @@ from cfsl.harness.cost import measure_macs
 from cfsl.harness.evaluate import evaluate, task_info
 from cfsl.harness.state import flatten
 from cfsl.learners.base import FixedEmbedding, Support, first_weights
+from cfsl.learners.changes import changed
 from cfsl.learners.registry import LEARNERS, find_learner
 from cfsl.nets import DenseNet
+from cfsl.nets.convnet import ConvNet
 from cfsl.spec import TaskSpec
 
 SPECS = {
@@ -79,7 +81,12 @@ SMALLER = {name: {"embedding": DenseNet(filters=4)} for name in ("maml_high", "s
 
 
 def built(name):
-    return LEARNERS[name].build(**SMALLER.get(name, {}))
+    learner = LEARNERS[name].build(**SMALLER.get(name, {}))
+    inner = getattr(learner, "inner", learner)
+    if not isinstance(getattr(inner, "net", None), ConvNet):
+        return learner
+    widths = "net.widths" if inner is learner else "inner.net.widths"
+    return changed(learner, {widths: [8] * len(inner.net.widths)})
 
 
 @pytest.fixture(params=list(LEARNERS))

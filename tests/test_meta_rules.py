@@ -522,7 +522,7 @@ def test_training_moves_every_weight_it_should_and_lowers_the_loss(learner):
     params = {name: tensor.requires_grad_() for name, tensor in in_channels_last(meta["params"]).items()}
     before = {name: tensor.detach().clone() for name, tensor in params.items()}
     optimizer, losses, stats = torch.optim.Adam(params.values(), 0.02), [], meta["stats"]
-    for _ in range(8):
+    for _ in range(4):
         optimizer.zero_grad()
         loss, stats = learner.episode_loss(params, stats, batch, turns=False, moment=MIDDLE)
         loss.backward()

@@ -7,6 +7,7 @@ import gc
 import importlib.util
 import json
 import os
+import pickle
 import signal
 import socket
 import subprocess
@@ -15,6 +16,7 @@ import tempfile
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
@@ -275,7 +277,7 @@ def two_nodes() -> Iterator[tuple[str, Node, Node]]:
                 node.kill()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="processes are found in /proc")
 def test_a_bench_outlives_a_machine(two_nodes, reference: Shelf, tmp_path: Path):
     address, head, second = two_nodes
@@ -299,6 +301,39 @@ def test_a_bench_outlives_a_machine(two_nodes, reference: Shelf, tmp_path: Path)
 
 
 # --- without a cluster
+
+
+def test_steps_done_in_a_folder_of_their_own_send_back_what_this_process_makes(glyphs, tmp_path, monkeypatch):
+    """What a worker does, without Ray: all that it is given is what goes out with a step."""
+    from cfsl.engine import perform, ray_mail, ray_worker
+    from cfsl.engine.exchange import Outgoing, put_down
+
+    mail: list[Any] = []
+    mailbox = SimpleNamespace(post=SimpleNamespace(remote=lambda number, message: mail.append((number, message))))
+    for module in (ray_mail, ray_worker):
+        monkeypatch.setattr(module, "ray", SimpleNamespace(get=lambda reference: reference))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "away"))
+    steps, local = steps_of(runs("protonet", columns=("B3",))), Shelf(tmp_path / "local")
+    carry_out(steps, LocalCrew(local, lambda event: None), local, lambda event: None)
+    shelf, home = Shelf(tmp_path / "here"), os.environ["CFSL_DATA"]
+    outgoing = Outgoing(shelf, lambda parcel: parcel)
+    for number, step in enumerate(steps):
+        data, files = outgoing.data(step.spec.data), outgoing.files(step)
+        order = pickle.dumps(ray_worker.Order(number, step, data.key, data.sizes, 0.0))
+        monkeypatch.setenv("CFSL_DATA", str(tmp_path / "nothing"))
+        perform.opened.cache_clear()
+        kind, left = ray_worker.do(ray_worker.versions(), order, files, [data.reference], mailbox)
+        monkeypatch.setenv("CFSL_DATA", home)
+        assert kind == "left"
+        put_down(step, left, shelf)
+    perform.opened.cache_clear()
+    assert_same_results(shelf, local)
+    assert_tidy(shelf)
+    (away,) = (tmp_path / "away").iterdir()
+    assert [path.parent.name for path in away.glob("data/*/*/current")] == ["glyphs-400x20"]
+    assert not [path for path in away.glob("desks/*") if path.is_dir()]
+    sent = [number for number, message in mail if isinstance(message, Checkpoint)]
+    assert sent == [number for number, step in enumerate(steps) if isinstance(step, TrainStep) for _ in range(2)]
 
 
 def test_an_address_where_nobody_listens_is_one_line(run: Callable, glyphs):

@@ -32,6 +32,8 @@ from cfsl.report.series import learning_curves, lines_of
 from cfsl.report.serve import LOOPBACK, Built, server
 from cfsl.report.styles import DARK, LIGHT, styles
 from cfsl.report.table_forms import csv_form, latex_form, markdown_form
+from cfsl.report.tables import Entry, text_table
+from cfsl.results.published import published_cell
 from cfsl.spec import TaskSpec
 from report_cards import card, cards_of, written
 
@@ -142,6 +144,24 @@ def test_markdown_leads_to_cards_and_lets_no_name_break_the_table():
     text = markdown_form([board_of([found(f"{WICKED}|x", 0.9), found("protonet", 0.8)])], Path("docs/l.md"))
     assert "\\<script\\>alert(1)\\</script\\>\\|x" in text
     assert "[80.00](../cards/protonet-B3-None-0.json) ± 1.00" in text and "*95.30*" in text
+
+
+@pytest.mark.parametrize(
+    ("mean", "ci95", "inside", "line"),
+    [
+        (0.950, 0.004, True, "-0.30 inside"),
+        (0.956, 0.004, True, "+0.30 inside"),
+        (0.950, 0.002, False, "-0.30"),
+        (0.956, 0.002, False, "+0.30"),
+        (0.956, None, False, "+0.30"),
+        (None, None, False, ""),
+    ],
+)
+def test_ours_is_compared_with_the_published_number_and_its_place_in_our_interval_is_told(mean, ci95, inside, line):
+    entry = Entry(mean, ci95, published=published_cell("table1", "omniglot", "protonet", "B3"))
+    assert entry.is_inside is inside and Entry(mean, ci95).is_inside is False
+    *_, theirs, apart = text_table("title", ["B3"], {"protonet": {"B3": entry}}, 80)
+    assert theirs.split() == ["published", "95.30"] and apart.removeprefix("  difference").strip() == line
 
 
 def test_csv_has_a_line_a_cell():

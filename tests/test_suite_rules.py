@@ -146,6 +146,13 @@ def test_a_run_is_known_by_all_that_decides_its_numbers_and_by_nothing_else():
     assert other is not None and other.hash != run.hash and other.train.hash != run.train.hash
 
 
+def test_every_seed_is_a_run_and_a_training_of_its_own():
+    found = [cell.run for cell in cells("table1", "paper", learners=("init_tune", "protonet"), columns=("B3",))]
+    assert [run.seed for run in found] == [0, 1, 2, 0, 1, 2] and len({run.hash for run in found}) == 6
+    assert [run.train and run.train.training.seed for run in found] == [None, None, None, 0, 1, 2]
+    assert len({run.train.hash for run in found[3:]}) == 3
+
+
 def test_all_is_every_suite_but_smoke():
     assert set(suites_named("all")) == set(SUITES) - {"smoke"}
 

@@ -336,7 +336,7 @@ def states(folder: str | Path) -> dict[str, int]:
         return dict(file.execute("select state, count(*) from trials group by state").fetchall())
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_sweep_that_was_killed_goes_on_to_the_same_table(run, tmp_path):
     arguments = ("sweep", "init_tune", *_GLYPHS, "--set", "net.widths=[4]", "--vary", "lr=0.1,1", "--vary", "steps=1,2")
     killed = [sys.executable, "-m", "cfsl", *arguments, "--out", str(tmp_path / "killed"), "--workers", "2"]

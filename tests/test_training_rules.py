@@ -79,6 +79,43 @@ def finished(data, tmp_path_factory) -> Path:
     return folder
 
 
+def whole(folder: Path, data, training: Training = TRAINING) -> bool:
+    return loop.is_whole_and_finished(folder, training, SMALL, data.fingerprint)
+
+
+def renoted(path: Path, change) -> None:
+    """Change what is noted in a checkpoint."""
+    tensors, notes = read_checkpoint(path)
+    change(notes)
+    write_checkpoint(path, tensors, notes)
+
+
+def test_a_run_is_whole_if_all_its_files_are_of_one_run(data, finished, tmp_path):
+    def other_history(notes) -> None:
+        notes["history"][0]["loss"] += 1.0
+
+    def other_seed(notes) -> None:
+        notes["identity"]["training"]["seed"] = 7
+
+    assert whole(finished, data) and not whole(tmp_path, data)
+    with pytest.raises(
+        CheckpointError, match=r"last\.safetensors is of another run: training\.seed is 0 there and 1 here"
+    ):
+        whole(finished, data, TRAINING.replace(seed=1))
+    best = f"epoch-{best_epochs(finished, 1)[0]:04d}.safetensors"
+    for name, change, says in (
+        (best, other_history, f"{best} is an epoch of another run than {LAST}"),
+        (best, other_seed, f"{best} is of another run: training.seed is 7 there and 0 here"),
+        (LAST, other_seed, f"{LAST} is of another run: training.seed is 7 there and 0 here"),
+    ):
+        copy = tmp_path / change.__name__ / name
+        shutil.copytree(finished, copy)
+        renoted(copy / name, change)
+        with pytest.raises(CheckpointError) as refused:
+            whole(copy, data)
+        assert str(refused.value) == f"{copy / says}"
+
+
 def started_again(folder: Path, data) -> int:
     """Let a child of this process train, and return its number."""
     child = os.fork()
@@ -132,12 +169,15 @@ def kill_again_and_again(folder: Path, kills: int) -> None:
     sys.stdout.write(json.dumps({"runs": runs, "kills": len(moments), "torn": torn}))
 
 
-def test_runs_killed_again_and_again_end_with_the_same_bits_and_leave_nothing_behind(data, finished, tmp_path):
-    code = f"import test_training_rules as t; t.kill_again_and_again(t.Path({str(tmp_path)!r}), 20)"
+@pytest.mark.parametrize(("kills", "torn"), [(4, 0), pytest.param(20, 3, marks=pytest.mark.long)])
+def test_runs_killed_again_and_again_end_with_the_same_bits_and_leave_nothing_behind(
+    data, finished, tmp_path, kills, torn
+):
+    code = f"import test_training_rules as t; t.kill_again_and_again(t.Path({str(tmp_path)!r}), {kills})"
     folders = {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path]), "OMP_NUM_THREADS": "1"}
     done = subprocess.run([sys.executable, "-c", code], env=os.environ | folders, stdout=subprocess.PIPE, check=True)
     happened = json.loads(done.stdout)
-    assert happened["kills"] == 20 and happened["torn"] >= 3, happened
+    assert happened["kills"] == kills and happened["torn"] >= torn, happened
     assert len([*tmp_path.iterdir()]) == happened["runs"]
     for run in tmp_path.iterdir():
         assert same_run(finished, run)
@@ -164,8 +204,15 @@ def test_a_run_stopped_after_every_epoch_ends_with_the_same_bits(data, finished,
     assert same_run(finished, tmp_path)
 
 
-@pytest.mark.parametrize("optimizer", ["adam", "sgd"])
-def test_every_optimizer_goes_on_with_its_memory(data, tmp_path, optimizer):
+@pytest.mark.parametrize(
+    ("optimizer", "memory"),
+    [
+        ("adam", {"exp_avg", "exp_avg_sq", "step"}),
+        ("sgd", {"momentum_buffer"}),
+        ("muon", {"momentum", "mean", "square", "step"}),
+    ],
+)
+def test_every_optimizer_goes_on_with_its_memory(data, tmp_path, optimizer, memory):
     training = TRAINING.replace(schedule=TRAINING.schedule.replace(epochs=2, optimizer=optimizer, average=0.0))
 
     def stop(event):
@@ -178,7 +225,7 @@ def test_every_optimizer_goes_on_with_its_memory(data, tmp_path, optimizer):
     train(SMALL, training, data, tmp_path / "parts")
     assert same_run(tmp_path / "whole", tmp_path / "parts")
     slots = {path.split("/")[2] for path in tensors(tmp_path / "whole") if path.startswith("optimizer/")}
-    assert slots == ({"momentum_buffer"} if optimizer == "sgd" else {"exp_avg", "exp_avg_sq", "step"})
+    assert slots == memory
 
 
 def test_a_checkpoint_holds_everything_that_a_run_is_made_of(data, finished):

@@ -6,7 +6,6 @@ import hashlib
 import json
 import math
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import cfsl.cli
 from cfsl.learners.registry import LEARNERS
 from cfsl.results import manifests as manifests_module
 from cfsl.results.claims import false_marks, run_hash
@@ -27,8 +27,11 @@ pytestmark = pytest.mark.usefixtures("glyphs")
 
 
 def _cfsl(*words: str) -> None:
-    done = subprocess.run([sys.executable, "-m", "cfsl", *words], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    """Run the command in this process."""
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(SystemExit) as stop:
+        patch.setattr(sys, "argv", ["cfsl", *words])
+        cfsl.cli.main()
+    assert not stop.value.code
 
 
 @pytest.fixture(scope="module")

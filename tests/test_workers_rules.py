@@ -85,8 +85,8 @@ def test_a_learner_that_cannot_travel_is_refused_with_what_to_do(glyphs: cfsl.Da
 
 
 def test_a_worker_that_dies_is_one_line(glyphs: cfsl.Dataset) -> None:
-    with pytest.raises(LearnerError, match="worker process died"):
-        cfsl.evaluate(Dying(), some_tasks(glyphs, 2), workers=2)
+    with Workers(1) as pool, pytest.raises(LearnerError, match="worker process died"):
+        cfsl.evaluate(Dying(), some_tasks(glyphs, 2), workers=pool)
 
 
 @pytest.mark.parametrize("count", [0, -1])

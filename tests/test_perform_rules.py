@@ -1,0 +1,134 @@
+"""What a step does is what one would do by hand: the same learner, weights, tasks and numbers."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from cfsl.data.manifest import Manifest
+from cfsl.data.tasks import Tasks
+from cfsl.engine.bench import planned, run_plan
+from cfsl.engine.estimate import Times, eval_images, expected_task, expected_training
+from cfsl.engine.local import LocalCrew
+from cfsl.engine.shelf import Shelf
+from cfsl.engine.spec import RunSpec, built
+from cfsl.engine.steps import pieces_of, steps_of
+from cfsl.harness.evaluate import evaluate
+from cfsl.learners.base import first_weights
+from cfsl.metrics.answers import answers_of, rounded
+from cfsl.metrics.ensemble import ensemble
+from cfsl.presets.cells import Request, cells_of, runs_of
+from cfsl.results.card import read_card
+from cfsl.results.sidecar import read_answers
+from cfsl.training.checkpoint import read_notes
+from cfsl.training.loop import LAST, best_weights
+
+CHARACTERS = (1, 28, 28)
+
+
+def run_of(glyphs, learner: str, changes: dict[str, Any] | None = None, **fields) -> RunSpec:
+    """Return a cell of the suite 'smoke', changed."""
+    changed = {learner: changes} if changes else None
+    request = Request("smoke", "smoke", learners=(learner,), columns=("B3",), tasks=3, changes=changed)
+    return runs_of(cells_of(request))[0].replace(**{"piece": 2, **fields})
+
+
+def done(run: RunSpec, folder: Path) -> Shelf:
+    shelf = Shelf(folder)
+    ending = run_plan(planned([run], shelf), shelf, lambda: LocalCrew(shelf, lambda e: None), lambda e: None)
+    assert not ending.failed
+    return shelf
+
+
+def stored(run: RunSpec, shelf: Shelf, tasks: Tasks):
+    path = shelf.card(run)
+    return read_answers(path.with_name(read_card(path)["answers"]["file"]), Manifest.of(tasks))
+
+
+def assert_same(found, expected) -> None:
+    for name in ("predicted", "log_likelihood", "confidence", "state_bytes", "progressive"):
+        assert np.array_equal(getattr(found, name), getattr(rounded(answers_of(expected)), name)), name
+
+
+@pytest.fixture(scope="module")
+def trained(glyphs, tmp_path_factory) -> tuple[RunSpec, Shelf]:
+    """Return a cell whose two best epochs also answer together, done."""
+    run = run_of(glyphs, "anil")
+    return run, done(run, tmp_path_factory.mktemp("trained"))
+
+
+def test_a_trained_cell_is_the_best_epoch_and_the_ensemble_of_the_best_by_hand(glyphs, trained, tmp_path):
+    run, shelf = trained
+    tasks = Tasks(glyphs, run.task, numbers=range(3))
+    folder, learner = shelf.training(run.train), built(run.learner)
+    members = [evaluate(learner, tasks, best_weights(folder, rank), progressive=True) for rank in range(run.members)]
+    assert run.members == 2 and not np.array_equal(members[0].logits, members[1].logits)
+    found = stored(run, shelf, tasks)
+    assert_same(found[""], members[0])
+    assert_same(found["ensemble"], ensemble(members, "logits"))
+    other = run.replace(average="probabilities")
+    shutil.copytree(shelf.folder / "training", tmp_path / "training")
+    assert_same(stored(other, done(other, tmp_path), tasks)["ensemble"], ensemble(members, "probabilities"))
+
+
+def test_the_card_of_an_ensemble_names_its_epochs_best_first_and_counts_the_operations_of_all_members(trained):
+    run, shelf = trained
+    card = read_card(shelf.card(run))
+    history = read_notes(shelf.training(run.train) / LAST)["history"]
+    ranked = sorted(history, key=lambda epoch: -epoch["accuracy"])
+    assert card["ensemble"]["epochs"] == [epoch["epoch"] for epoch in ranked[:2]] and card["ensemble"]["members"] == 2
+    for part in ("adaptation", "prediction"):
+        assert card["ensemble"]["macs"][part] == 2 * card["macs"][part] > 0
+
+
+NARROW = {"net.widths": [8, 8]}
+
+
+@pytest.fixture(scope="module")
+def usual(glyphs, tmp_path_factory):
+    """Return the answers of an untrained cell."""
+    run = run_of(glyphs, "random_embedding", NARROW)
+    return stored(run, done(run, tmp_path_factory.mktemp("usual")), Tasks(glyphs, run.task, numbers=range(3)))[""]
+
+
+@pytest.mark.parametrize("fields", [{}, {"seed": 1}, {"split": "val"}, {"task_seed": 4}])
+def test_an_untrained_cell_has_the_weights_of_its_seed_and_the_tasks_of_its_split_and_seed(
+    glyphs, usual, tmp_path, fields
+):
+    run = run_of(glyphs, "random_embedding", NARROW, **fields)
+    shelf = done(run, tmp_path)
+    tasks = Tasks(glyphs, run.task, split=run.split, seed=run.task_seed, numbers=range(3))
+    learner = built(run.learner)
+    meta = first_weights(learner, CHARACTERS, run.task, torch.Generator().manual_seed(run.seed))
+    assert_same(stored(run, shelf, tasks)[""], evaluate(learner, tasks, meta, progressive=True))
+    same = np.array_equal(usual.log_likelihood, stored(run, shelf, tasks)[""].log_likelihood)
+    assert same == (not fields)
+
+
+def test_the_expected_time_grows_with_tasks_members_and_images(glyphs):
+    run = run_of(glyphs, "init_tune", tasks=10, piece=10)
+    times, piece = Times("", {}), pieces_of(run)[0]
+    assert times.seconds(piece) == pytest.approx(10 * expected_task(run))
+    assert times.seconds(pieces_of(run.replace(members=3))[0]) == pytest.approx(3 * times.seconds(piece))
+    longer = run.replace(task=run.task.replace(nss=6))
+    assert expected_task(longer) / expected_task(run) == eval_images(longer.task) / eval_images(run.task) == 2
+
+
+def test_a_larger_network_is_expected_to_take_longer(glyphs):
+    usual = run_of(glyphs, "pretrain_tune")
+    wide = usual.learner.changes | {"net": {**usual.learner.settings["net"], "widths": [96] * 4}}
+    changed = usual.train.replace(learner=usual.train.learner.replace(changes=wide))
+    assert 3 < expected_training(changed) / expected_training(usual.train) < 4
+
+
+def test_what_was_run_in_a_folder_corrects_the_expected_times(trained, tmp_path):
+    run, shelf = trained
+    seconds = read_card(shelf.card(run))["circumstances"]["seconds"]
+    pieces = [step for step in steps_of([run]) if step.kind == "piece"]
+    assert sum(Times.of(shelf).seconds(piece) for piece in pieces) == pytest.approx(seconds)
+    assert "corrected" in Times.of(shelf).source and "corrected" not in Times.of(Shelf(tmp_path / "none")).source
