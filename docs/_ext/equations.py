@@ -45,4 +45,7 @@ answer      = f(theta'; targets), in place of the one above""",
     "proto_maml": f"""w_k = 2 c_k,  b_k = -|c_k|^2
 the head of a set's classes k starts at their prototypes c_k; then
 {_INNER}""",
+    "champion": """f(x)       = (f(v_1 x), ..., f(v_8 x)) over the eight ways to turn or mirror x, each of length 1
+p_{g,k}    = mean of f(x) over the support images x of label k in class group g
+logit_k(x) = log [sum_g exp(scale * cos(f(x), p_{g,k})) + exp(scale * 0.7) sum_i odds(x is a copy of image i of k)]""",
 }

@@ -23,6 +23,7 @@ TRAINING = {
     "tasks": "`cfsl train`, on one-shot tasks of any shape",
     "meta": "`cfsl train`, on tasks of the very shape to be learned",
     "pretraining": "`cfsl train`, on shuffled images of the training classes",
+    "champion": "`cfsl train`, in a way of its own; those for characters come with the package",
 }
 FUNCTIONS = ("embed", "begin", "observe", "predict", "episode_loss")
 Cards = Mapping[Path, Any]

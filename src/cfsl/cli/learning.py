@@ -56,7 +56,10 @@ def learners(json: Json = False) -> None:
 def evaluate(
     setting: Setting,
     learner: Name,
-    checkpoint: Annotated[Path | None, typer.Option(help="Folder of a training run, or a weights file.")] = None,
+    checkpoint: Annotated[
+        Path | None,
+        typer.Option(help="Folder of a training run, a weights file, or ready:NAME; default: ready weights."),
+    ] = None,
     tasks: Annotated[int, typer.Option(help="How many tasks.", min=1)] = 600,
     progressive: Annotated[
         bool, typer.Option("--progressive", help="Also ask after every support set: forgetting, backward transfer.")
@@ -89,6 +92,7 @@ def evaluate(
     require_device(device)
     members = _members(checkpoint, ensemble, average)
     built, chosen = built_learner(learner, changes), setting.tasks(range(tasks))
+    checkpoint = _with_ready(learner, checkpoint, chosen)
     meta = weights_for(learner, built, checkpoint, chosen)
     apart = isolate is Isolation.PROCESS
     fast = lookup(ACCELERATIONS, accelerate, "acceleration") and not apart
@@ -214,6 +218,21 @@ def built_learner(name: str, changes: list[str] | None) -> Any:
 
     look_in_current_folder()
     return changed(find_learner(name), dict(parsed_change(change) for change in changes or []))
+
+
+def _with_ready(learner: str, checkpoint: Path | None, tasks: Tasks) -> Path | None:
+    """Return where the weights are: as given, or those that come with the package and never saw these classes."""
+    from cfsl.training.ready import PREFIX, ready_for, ready_named, require_unseen
+
+    if checkpoint is None:
+        path = ready_for(learner, tasks.data)
+    elif str(checkpoint).startswith(PREFIX):
+        path = ready_named(learner, str(checkpoint).removeprefix(PREFIX))
+    else:
+        return checkpoint
+    if path is not None:
+        require_unseen(path, tasks.data, tasks.split)
+    return path
 
 
 def weights_for(name: str, learner: Any, checkpoint: Path | None, tasks: Tasks) -> Any:

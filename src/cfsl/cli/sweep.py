@@ -78,15 +78,18 @@ def sweep(
     task = setting.spec()
     chosen = _method(method, trials, space, vary, paper2=paper2)
     base, wanted = _space(learner, setting.data, task, space, vary, paper2=paper2)
+    data = setting.open()
+    lengths = {"epochs": epochs, "updates": updates}
+    characters = data.info.recipe.channels == 1
     asked = sound(
         Sweep(
             learner=learner,
             base=base | dict(parsed_change(change) for change in changes or []),
-            data=data_spec(setting.open(), setting.splits),
+            data=data_spec(data, setting.splits),
             task=task,
             tasks=tasks,
             task_seed=setting.seed,
-            training=training_for(learner, recipe, task, training_seed, {"epochs": epochs, "updates": updates}),
+            training=training_for(learner, recipe, task, training_seed, lengths, characters=characters),
             seed=training_seed,
             space=wanted,
             method=chosen,

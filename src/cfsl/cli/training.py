@@ -61,9 +61,11 @@ def train(
     slow = why_not(built, device) if fast and isinstance(built, MamlLow) else None
     if slow and not json:
         say(f"not accelerated: {slow}")
-    training = _training(learner, recipe, setting.spec(), {"epochs": epochs, "updates": updates}, training_seed)
-    folder = out or Path("runs") / f"{learner.replace(':', '-')}-{setting.data}-{recipe}"
     data = setting.open()
+    characters = data.info.recipe.channels == 1
+    lengths = {"epochs": epochs, "updates": updates}
+    training = _training(learner, recipe, setting.spec(), lengths, training_seed, characters=characters)
+    folder = out or Path("runs") / f"{learner.replace(':', '-')}-{setting.data}-{recipe}"
     run = {
         "learner": {"name": learner, **described(built)},
         "training": training.model_dump(mode="json"),
@@ -97,7 +99,9 @@ def _require_defaults(setting: Setting) -> None:
             raise SpecError(f"--{name} is for evaluation; training takes its own tasks ({instead})")
 
 
-def _training(learner: str, recipe: str, task: TaskSpec, lengths: dict[str, int | None], seed: int) -> Training:
+def _training(
+    learner: str, recipe: str, task: TaskSpec, lengths: dict[str, int | None], seed: int, *, characters: bool
+) -> Training:
     """Return the training that the options describe."""
     from cfsl.learners.registry import LEARNERS
     from cfsl.training.recipes import recipe_for
@@ -105,7 +109,7 @@ def _training(learner: str, recipe: str, task: TaskSpec, lengths: dict[str, int 
     kind = LEARNERS[learner].training if learner in LEARNERS else "tasks"
     if kind in ("none", "random"):
         raise CfslError(f"{learner} is not trained; evaluate it with 'cfsl eval {learner}'")
-    training = recipe_for(recipe, kind, task)
+    training = recipe_for(recipe, kind, task, characters=characters)
     wanted = {name: value for name, value in lengths.items() if value is not None}
     return training.replace(seed=seed, schedule=training.schedule.replace(**wanted))
 

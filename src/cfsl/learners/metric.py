@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
-from jaxtyping import Float
+import torch
+from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn import functional
 
@@ -25,3 +26,14 @@ def closeness(
         return products
     squares = (images * images).sum(dim=1)[:, None] + (prototypes * prototypes).sum(dim=1)
     return 2 * products - squares
+
+
+def sums_by_label(close: Float[Tensor, "n m"], labels: Int[Tensor, " m"], count: int) -> Float[Tensor, "n labels"]:
+    """Add up in the exponent whatever has the same label: log sum exp; a label without any has -inf."""
+    nothing = close.new_full((len(close), count), float("-inf"))
+    where = labels.long().expand_as(close)
+    largest = nothing.scatter_reduce(1, where, close, "amax")
+    known = torch.where(largest.isfinite(), largest, 0)
+    sums = torch.zeros_like(known).scatter_add(1, where, (close - known.gather(1, where)).exp())
+    logits: Tensor = sums.log() + known
+    return logits

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from cfsl.data.tasks import TaskBatch
 from cfsl.learners.base import Meta, Moment, State, Support, TaskInfo
-from cfsl.learners.metric import Metric, closeness
+from cfsl.learners.metric import Metric, closeness, sums_by_label
 from cfsl.learners.protonet import ProtoNet
 from cfsl.nets.base import ImageShape
 from cfsl.nets.convnet import conv4
@@ -89,13 +89,7 @@ class MultiProto(FrozenSpec):
         """Add up, in the exponent, the closeness to all prototypes of a label."""
         prototypes = state["sums"] / state["counts"][:, None]
         close = state["scale"] * closeness(images, prototypes, self.metric)
-        labels = state["labels"].expand_as(close)
-        nothing = close.new_full((len(images), state["info"].labels), float("-inf"))
-        largest = nothing.scatter_reduce(1, labels, close, "amax")
-        known = torch.where(largest.isfinite(), largest, 0)
-        sums = torch.zeros_like(known).scatter_add(1, labels, (close - known.gather(1, labels)).exp())
-        logits: Tensor = sums.log() + known
-        return logits
+        return sums_by_label(close, state["labels"], state["info"].labels)
 
     def _protonet(self) -> ProtoNet:
         return ProtoNet(net=self.net, metric=self.metric, norm=self.norm)

@@ -17,9 +17,9 @@ class LearnerEntry:
     what: str
     place: str
     """module:function or module:class, called without arguments for the paper's settings."""
-    training: Literal["none", "random", "tasks", "meta", "pretraining"]
+    training: Literal["none", "random", "tasks", "meta", "pretraining", "champion"]
     """Where its weights come from: it has none, they stay random, or they are learned: on one-shot tasks of any shape,
-    on tasks of the very shape to be learned ("meta"), or on shuffled images."""
+    on tasks of the very shape to be learned ("meta"), on shuffled images, or in a way of its own."""
     cite: str
 
     def build(self, **changes: Any) -> Any:
@@ -89,6 +89,12 @@ LEARNERS: Mapping[str, LearnerEntry] = {
     ),
     "proto_maml": LearnerEntry(
         "MAML++ whose head starts at prototypes", "cfsl.learners.proto_maml:ProtoMaml", "meta", "triantafillou2020"
+    ),
+    "champion": LearnerEntry(
+        "prototypes of a well trained net, and a memory of pixels: try it first",
+        "cfsl.learners.champion:Champion",
+        "champion",
+        "snell2017",
     ),
 }
 

@@ -25,7 +25,7 @@ class SmallResNet(NetSpec):
     """A stem (the first width), then one residual stage for each further width, pooled in between.
 
     With `embedding`, the last maps are flattened and projected to so many features, which are batch-normalised;
-    with None they are averaged, and there are as many features as the last width.
+    with None they are averaged, and there are as many features as the last width, batch-normalised with `pooled_norm`.
     """
 
     kind: Literal["small_resnet"] = "small_resnet"
@@ -33,6 +33,7 @@ class SmallResNet(NetSpec):
     stem_kernel: Literal[3, 5] = 3
     stem_stride: Literal[1, 2] = 1
     embedding: Count | None = 128
+    pooled_norm: bool = False
     init_rule: Init = "he"
 
     def layers(self, image_shape: ImageShape) -> dict[str, Layer]:
@@ -48,6 +49,8 @@ class SmallResNet(NetSpec):
         if self.embedding is not None:
             layers["embedding.linear"] = Linear(self._flat_count(image_shape), self.embedding)
             layers["embedding.norm"] = BatchNorm(self.embedding)
+        elif self.pooled_norm:
+            layers["pooled.norm"] = BatchNorm(self.widths[-1])
         return layers
 
     def feature_count(self, image_shape: ImageShape) -> int:
@@ -68,7 +71,8 @@ class SmallResNet(NetSpec):
             maps = _residual(params, norm, f"stage{number}", maps)
             maps = functional.relu(maps if number == last else pool(maps))
         if self.embedding is None:
-            return maps.mean((2, 3))
+            pooled = maps.mean((2, 3))
+            return norm("pooled.norm", pooled) if self.pooled_norm else pooled
         return norm("embedding.norm", _projected(params["embedding.linear.weight"], maps))
 
 

@@ -24,9 +24,9 @@ from cfsl.sampling import require_feasible
 from cfsl.spec import TaskSpec
 from cfsl.training.spec import Training
 
-_TRAINERS = {"tasks": "protonet", "pretraining": "pretrain_tune"}
+_TRAINERS = {"tasks": "protonet", "pretraining": "pretrain_tune", "champion": "champion"}
 """Whose training serves all learners of a kind."""
-_SHARED_FIELDS = ("net", "metric", "norm")
+_SHARED_FIELDS = ("net", "photo_net", "metric", "norm")
 """Hyper-parameters that matter to such a training; learners that wrap others have them in their inner one."""
 _PIECE = 100
 """Tasks in a piece of a cell."""
@@ -192,7 +192,7 @@ class _Table:
         task = place.task.replace(corruption=None)
         if kind == "pretraining":
             task = PRETRAINING_VALIDATION
-        elif kind == "tasks" and self._profile.trains_once:
+        elif kind in ("tasks", "champion") and self._profile.trains_once:
             task = SHARED_EPISODES
         characters = opened(place.data, self._request.splits).info.recipe.channels == 1
         training = self._profile.training(kind, place.learner, task, characters)

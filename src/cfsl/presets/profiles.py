@@ -40,7 +40,7 @@ class Profile:
 
 
 def _paper(kind: str, learner: str, task: TaskSpec, characters: bool) -> Training:
-    training = recipe_for("paper", kind, task)
+    training = recipe_for("paper", kind, task, characters=characters)
     if learner in _HIGH_END:
         return training.replace(schedule=training.schedule.replace(optimizer="adam"))
     return training
@@ -59,7 +59,9 @@ _QUICK_LENGTHS: Mapping[str, tuple[int, int]] = {
 
 
 def _quick(kind: str, learner: str, task: TaskSpec, characters: bool) -> Training:
-    training = recipe_for("short", kind, task)
+    training = recipe_for("short", kind, task, characters=characters)
+    if kind == "champion":
+        return training
     epochs, updates = _QUICK_LENGTHS.get(learner) or _QUICK_LENGTHS.get(kind) or (10, 50)
     augmentation = training.augmentation if characters else Augmentation()
     batch = 1 if learner in _HIGH_END else training.schedule.batch
@@ -71,11 +73,12 @@ _SMOKE_LENGTHS: Mapping[str, dict[str, Any]] = {
     "tasks": {"epochs": 2, "updates": 20},
     "pretraining": {"epochs": 2, "updates": 20, "batch": 64},
     "meta": {"epochs": 2, "updates": 3, "batch": 1},
+    "champion": {"epochs": 2, "updates": 20},
 }
 
 
 def _smoke(kind: str, learner: str, task: TaskSpec, characters: bool) -> Training:
-    training = recipe_for("short", kind, task)
+    training = recipe_for("short", kind, task, characters=characters)
     schedule = training.schedule.replace(**_SMOKE_LENGTHS[kind], warmup=2)
     return training.replace(schedule=schedule, validation_tasks=4)
 

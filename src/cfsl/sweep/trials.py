@@ -65,7 +65,7 @@ def knobs_of(sweep: Sweep) -> Knobs:
 
 
 def training_for(
-    learner: str, recipe: str, task: TaskSpec, seed: int, lengths: Mapping[str, int | None]
+    learner: str, recipe: str, task: TaskSpec, seed: int, lengths: Mapping[str, int | None], *, characters: bool = True
 ) -> Training | None:
     """Return how a learner is trained, as 'cfsl train' does it; None if it is not."""
     kind, wanted = kind_of(learner), {name: value for name, value in lengths.items() if value is not None}
@@ -73,7 +73,7 @@ def training_for(
         if wanted:
             raise SpecError(f"{learner} is not trained; leave out --{next(iter(wanted))}")
         return None
-    training = recipe_for(recipe, kind, task.replace(corruption=None))
+    training = recipe_for(recipe, kind, task.replace(corruption=None), characters=characters)
     return training.replace(seed=seed, schedule=training.schedule.replace(**wanted))
 
 

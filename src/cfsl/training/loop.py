@@ -33,10 +33,13 @@ from cfsl.training.checkpoint import (
     write_checkpoint,
 )
 from cfsl.training.events import Epoch, Event, Saved, Started, Update, Watcher
+from cfsl.training.muon import Muon
 from cfsl.training.objective import Objective, objective_of
 from cfsl.training.spec import Schedule, Training
 
 LAST = "last.safetensors"
+_OTHERS_RATE = 0.02
+"""With Muon: the rate of vectors, by that of matrices."""
 
 
 @dataclass
@@ -163,7 +166,7 @@ def _begin(objective: Objective, training: Training, device: str = "cpu") -> _Ru
         tensor.requires_grad_()
     schedule = training.schedule
     average = {name: tensor.detach().clone() for name, tensor in params.items()} if schedule.average else {}
-    return _Run(params, _on(meta["stats"], device), average, _optimizer(list(params.values()), schedule))
+    return _Run(params, _on(meta["stats"], device), average, _optimizer(params, schedule))
 
 
 def _step_macs(objective: Objective) -> int:
@@ -180,11 +183,16 @@ def _on(tensors: Mapping[str, Tensor], device: str | torch.device) -> dict[str, 
     return {name: tensor.to(device) for name, tensor in tensors.items()}
 
 
-def _optimizer(params: list[Tensor], schedule: Schedule) -> torch.optim.Optimizer:
+def _optimizer(params: Mapping[str, Tensor], schedule: Schedule) -> torch.optim.Optimizer:
+    if schedule.optimizer == "muon":
+        matrices = {name: t for name, t in params.items() if t.ndim > 1 and not name.startswith("head.")}
+        others = [tensor for name, tensor in params.items() if name not in matrices]
+        return Muon(matrices.values(), others, schedule.rate, _OTHERS_RATE * schedule.rate, schedule.weight_decay)
+    weights = list(params.values())
     if schedule.optimizer == "sgd":
-        return torch.optim.SGD(params, schedule.rate, momentum=0.9, weight_decay=schedule.weight_decay)
+        return torch.optim.SGD(weights, schedule.rate, momentum=0.9, weight_decay=schedule.weight_decay)
     kind = torch.optim.AdamW if schedule.optimizer == "adamw" else torch.optim.Adam
-    return kind(params, schedule.rate, weight_decay=schedule.weight_decay)
+    return kind(weights, schedule.rate, weight_decay=schedule.weight_decay)
 
 
 def learning_rate(schedule: Schedule, update: int) -> float:
@@ -207,7 +215,7 @@ def _one_epoch(run: _Run, objective: Objective, schedule: Schedule, watch: Watch
 
 def _one_update(run: _Run, objective: Objective, schedule: Schedule) -> float:
     for group in run.optimizer.param_groups:
-        group["lr"] = learning_rate(schedule, run.update)
+        group["lr"] = learning_rate(schedule, run.update) * group.get("full_rate", schedule.rate) / schedule.rate
     loss, stats = objective.loss(run.params, run.stats, run.update)
     run.optimizer.zero_grad()
     loss.backward()  # type: ignore[no-untyped-call]

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Float32, Int64
 from torch import Tensor
 from torch.nn import functional
 
@@ -45,6 +45,28 @@ class Backboned(Protocol):
         ...
 
 
+@runtime_checkable
+class OwnClassifier(Protocol):
+    """A learner that says how features become classes in pretraining; others have a linear layer."""
+
+    def classifier_loss(
+        self, params: Params, features: Float[Tensor, "n features"], labels: Int64[Tensor, " n"]
+    ) -> Scalar:
+        """Return the loss of features, given params["head.weight"]."""
+        ...
+
+
+@runtime_checkable
+class Recollecting(Protocol):
+    """A learner that also learns to know images again; it is shown them as they are in the data set."""
+
+    def memory_loss(
+        self, params: Params, images: Float32[Tensor, "n channels height width"], generator: torch.Generator
+    ) -> Scalar:
+        """Return what is added to the loss."""
+        ...
+
+
 class Objective(Protocol):
     """First weights, and the loss of update number u."""
 
@@ -64,6 +86,12 @@ def objective_of(learner: Any, training: Training, data: Dataset) -> Objective:
     if not hasattr(learner, "episode_loss"):
         raise LearnerError(f"{type(learner).__name__} is not trained on tasks; it has no episode_loss")
     return _Episodes(learner, training, data)
+
+
+def net_of(learner: Any, image_shape: ImageShape) -> NetSpec:
+    """Return the network of a learner, which may have another one for every kind of images."""
+    net: NetSpec = learner.net_for(image_shape) if hasattr(learner, "net_for") else learner.net
+    return net
 
 
 def _image_shape(data: Dataset) -> ImageShape:
@@ -87,6 +115,23 @@ def _moved(batch: TaskBatch, device: torch.device) -> TaskBatch:
     return replace(batch, **{name: value.to(device) for name, value in vars(batch).items() if name != "numbers"})
 
 
+def _all_images(batch: TaskBatch) -> Float32[Tensor, "n channels height width"]:
+    return torch.cat([batch.support_images.flatten(0, 2), batch.target_images.flatten(0, 1)])
+
+
+def _memory_loss(
+    learner: Any,
+    params: Params,
+    images: Float32[Tensor, "n channels height width"],
+    training: Training,
+    update: int,
+) -> Scalar | float:
+    """Return the loss of a learner that knows images again, and nothing for others."""
+    if not isinstance(learner, Recollecting):
+        return 0.0
+    return learner.memory_loss(params, images.to(_device_of(params)), _generator(training, "memory", update))
+
+
 class _Episodes:
     """Tasks of the training split; update u takes the tasks u x batch, u x batch + 1, ..."""
 
@@ -103,21 +148,21 @@ class _Episodes:
         batch = next(self._tasks[update * size : (update + 1) * size].batches(size))
         moment = Moment(update // schedule.updates, schedule.epochs)
         shown = _moved(self._augmented(batch, update), _device_of(params))
-        return self._learner.episode_loss(params, stats, shown, turns=self._training.turns, moment=moment)
+        loss, stats = self._learner.episode_loss(params, stats, shown, turns=self._training.turns, moment=moment)
+        return loss + _memory_loss(self._learner, params, _all_images(batch), self._training, update), stats
 
     def _augmented(self, batch: TaskBatch, update: int) -> TaskBatch:
         """Augment all images of the tasks at once; a class is a label of one task."""
         tasks = torch.arange(len(batch))[:, None] * self._training.episodes.labels
         support_classes = (batch.support_labels + tasks[:, :, None]).flatten()
         classes = torch.cat([support_classes, (batch.target_labels + tasks).flatten()])
-        images = torch.cat([batch.support_images.flatten(0, 2), batch.target_images.flatten(0, 1)])
         generator = _generator(self._training, "augmentation", update)
-        images = augment(images, classes, self._training.augmentation, generator)
+        images = augment(_all_images(batch), classes, self._training.augmentation, generator)
         cut = len(support_classes)
         return replace(
             batch,
-            support_images=images[:cut].view(batch.support_images.shape),
-            target_images=images[cut:].view(batch.target_images.shape),
+            support_images=images[:cut].view(*batch.support_images.shape[:4], *images.shape[2:]),
+            target_images=images[cut:].view(*batch.target_images.shape[:3], *images.shape[2:]),
         )
 
 
@@ -129,11 +174,12 @@ class _Pretraining:
         self._shape = _image_shape(data)
         tasks = Tasks(data, training.episodes, split="train", seed=training.seed)
         self._images, self._classes = tasks.images, len(tasks.class_sizes)
+        self._net = net_of(learner, self._shape)
         self._class_of = torch.from_numpy(np.repeat(np.arange(self._classes), tasks.class_sizes))
 
     def init(self, generator: torch.Generator) -> Meta:
         meta = self._learner.init(self._shape, generator)
-        features = self._learner.net.feature_count(self._shape)
+        features = self._net.feature_count(self._shape)
         bound = (6 / (features + self._classes)) ** 0.5
         weight = (torch.rand(self._classes, features, generator=generator) * 2 - 1) * bound
         head = {"head.weight": weight, "head.bias": torch.zeros(self._classes)}
@@ -144,9 +190,15 @@ class _Pretraining:
         chosen = torch.randint(len(self._class_of), (self._training.schedule.batch,), generator=generator)
         images = torch.from_numpy(self._images.normalised(chosen.numpy().astype(np.int32)))
         labels = self._class_of[chosen]
+        memory_loss = _memory_loss(self._learner, params, images, self._training, update)
         images = augment(images, labels, self._training.augmentation, generator)
         labels = labels.to(_device_of(params))
         shown = images.to(_device_of(params), memory_format=torch.channels_last)
-        features, stats = self._learner.net.training_features(params, stats, shown)
+        features, stats = self._net.training_features(params, stats, shown)
+        return self._classifier_loss(params, features, labels) + memory_loss, stats
+
+    def _classifier_loss(self, params: Params, features: Tensor, labels: Tensor) -> Scalar:
+        if isinstance(self._learner, OwnClassifier):
+            return self._learner.classifier_loss(params, features, labels)
         logits = functional.linear(features, params["head.weight"], params["head.bias"])
-        return functional.cross_entropy(logits, labels), stats
+        return functional.cross_entropy(logits, labels)

@@ -15,7 +15,8 @@ NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 class Augmentation(FrozenSpec):
     """Small random changes of training images, each uniform up to the given size in both directions.
 
-    `quarter_turns` gives every class of an episode a rotation of its own.
+    `quarter_turns` gives every class of an episode a rotation of its own, and `reflections` lets it be mirrored, too:
+    eight classes from one.
     """
 
     degrees: NotNegative = 0.0
@@ -26,6 +27,15 @@ class Augmentation(FrozenSpec):
     elastic: NotNegative = 0.0
     """Deviation of a smooth random field, as a fraction of half the image."""
     quarter_turns: bool = False
+    reflections: bool = False
+    crop: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """How much of the area is cut away at most; what is left may be a third wider or higher than it was."""
+    mirror: bool = False
+    """Whether every other image is seen in a mirror."""
+    colour: NotNegative = 0.0
+    """How much brightness, contrast and saturation change, as a fraction."""
+    side: Count | None = None
+    """The height and width that images are brought to; None leaves them as they are."""
 
 
 class Schedule(FrozenSpec):
@@ -36,7 +46,7 @@ class Schedule(FrozenSpec):
     """In an epoch."""
     batch: Count = 1
     """Tasks (or images, in pretraining) in an update."""
-    optimizer: Literal["adam", "adamw", "sgd"] = "adam"
+    optimizer: Literal["adam", "adamw", "sgd", "muon"] = "adam"
     rate: Positive = 1e-3
     decay: Literal["constant", "cosine"] = "constant"
     warmup: Annotated[int, Field(ge=0)] = 0

@@ -1,0 +1,202 @@
+"""The champion: what we would reach for first. Prototypes, and a memory for the images themselves.
+
+It comes from our own experiments, not from a paper. Three ideas, each of which the ablations in docs/findings.md price:
+
+1. An embedding from wide one-shot episodes (64 classes, every image the prototype in turn) with the cosine; a character
+   turned or mirrored is another class, so that there are eight times as many. Each image is then looked at in all eight
+   ways, and the cosines of the views are averaged: f(x) = (f(v_1 x), ..., f(v_8 x)), each of length 1. On photographs,
+   the embedding is that of a cosine classifier over all training classes, averaged over the image and its mirror image.
+2. A prototype for every class group and label, as in `multiproto`, kept in one byte a number.
+3. One bit a pixel of every support image (`pixel_memory.py`). What looks like a copy of one of them is taken for it:
+   p(c | x) ~ sum over the prototypes u of c of exp(s cos(f(x), p_u)) + exp(s k) sum over the images i of c of
+   odds(x is a copy of i). An image that is less close than k to every prototype is not familiar by class.
+
+In tasks whose targets are other images of the classes, the second part is far below the first. It decides in the
+instance test, where class embeddings fail as soon as the target is noisy or hidden in part.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from jaxtyping import Float, Float32, Int64
+from torch import Tensor
+from torch.nn import functional
+
+from cfsl.data.tasks import TaskBatch
+from cfsl.learners.base import Meta, Moment, State, Support, TaskInfo
+from cfsl.learners.metric import closeness, sums_by_label
+from cfsl.learners.pixel_memory import (
+    copy_log_odds,
+    copy_loss,
+    init_matcher,
+    packed,
+    pixel_count,
+    pixel_values,
+    unpacked,
+)
+from cfsl.learners.protonet import ProtoNet
+from cfsl.nets.base import ImageShape
+from cfsl.nets.layers import Params, Stats
+from cfsl.nets.registry import Net
+from cfsl.nets.small_resnet import SmallResNet
+from cfsl.spec import FrozenSpec
+
+Images = Float32[Tensor, "n channels height width"]
+
+_BYTE_STEP = 1 / 256
+"""A normalised feature lies between -1/2 and 1/2 but for the rarest, which are cut."""
+_FAMILIAR = 0.7
+"""k: chosen on validation tasks."""
+_SMOOTHING = 0.1
+
+
+class Champion(FrozenSpec):
+    """Embeds views of an image, keeps prototypes by class group and label, and knows a copy when it sees one."""
+
+    kind: Literal["champion"] = "champion"
+    net: Net = SmallResNet()
+    """For characters, or whatever has one channel."""
+    photo_net: Net = SmallResNet(
+        widths=(48, 96, 192, 384), stem_kernel=5, stem_stride=2, embedding=None, pooled_norm=True
+    )
+    views: Literal["turns", "shifts", "one"] = "turns"
+    """How a character is looked at: in eight ways, moved by a pixel (the mean of five embeddings), or as it is."""
+    groups: bool = True
+    """Whether every class group has prototypes of its own, or labels that are used again are averaged."""
+    numbers: Literal["int8", "float32"] = "int8"
+    """What prototypes are kept in."""
+    knows_copies: bool = True
+    """Whether the images themselves are kept, one bit a pixel."""
+
+    def net_for(self, image_shape: ImageShape) -> Net:
+        """Return the net for characters or for photographs."""
+        return self.net if image_shape[0] == 1 else self.photo_net
+
+    def init(self, image_shape: ImageShape, generator: torch.Generator) -> Meta:
+        """Draw first weights of the net, and of what tells copies."""
+        params, stats = self.net_for(image_shape).init(image_shape, generator)
+        matcher = init_matcher(generator) if self.knows_copies else {}
+        return {"params": params | {"scale": torch.tensor(12.0)} | matcher, "stats": stats}
+
+    def embed(self, meta: Meta, images: Images) -> Float[Tensor, "n numbers"]:
+        """Return the mean embedding of all views, and after it the grey values that copies are known by."""
+        net = self.net_for((images.shape[1], images.shape[2], images.shape[3]))
+        embedded = [
+            functional.normalize(net.features(meta["params"], meta["stats"], view, norm="running"), dim=1)
+            for view in self._views(images)
+        ]
+        turned = self.views == "turns" and images.shape[1] == 1
+        features = torch.cat(embedded, dim=1) if turned else torch.stack(embedded).sum(dim=0)
+        features = functional.normalize(features, dim=1)
+        return torch.cat([features, pixel_values(images)], dim=1) if self.knows_copies else features
+
+    def _views(self, images: Images) -> list[Images]:
+        if self.views == "one":
+            return [images]
+        if images.shape[1] > 1:
+            return [images, images.flip(3)]
+        if self.views == "shifts":
+            return _shifted(images)
+        return [torch.rot90(seen, quarter, (2, 3)) for seen in (images, images.flip(3)) for quarter in range(4)]
+
+    def _feature_count(self, image_shape: ImageShape) -> int:
+        turned = self.views == "turns" and image_shape[0] == 1
+        return (8 if turned else 1) * self.net_for(image_shape).feature_count(image_shape)
+
+    def episode_loss(
+        self, params: Params, stats: Stats, batch: TaskBatch, *, turns: bool, moment: Moment
+    ) -> tuple[Tensor, Stats]:
+        """Return the loss of one-shot episodes in which every image takes its turn as the prototype."""
+        protonet = ProtoNet(net=self.net_for(_shape_of(batch)), metric="cosine")
+        return protonet.episode_loss(params, stats, batch, turns=turns, moment=moment)
+
+    def classifier_loss(
+        self, params: Params, features: Float[Tensor, "n features"], labels: Int64[Tensor, " n"]
+    ) -> Float[Tensor, ""]:
+        """Return the loss of a cosine classifier over all training classes, whose weights are params["head.weight"]."""
+        logits = params["scale"] * closeness(features, params["head.weight"], "cosine")
+        return functional.cross_entropy(logits, labels, label_smoothing=_SMOOTHING)
+
+    def memory_loss(self, params: Params, images: Images, generator: torch.Generator) -> Float[Tensor, ""]:
+        """Return the loss of telling copies, on images as they are in the data set."""
+        return copy_loss(params, images, generator) if self.knows_copies else images.new_zeros(())
+
+    def begin(self, meta: Meta, info: TaskInfo) -> State:
+        """Nothing is known, and no support set has been seen."""
+        features = self._feature_count(info.image_shape)
+        state = {
+            "info": info,
+            "params": {name: meta["params"][name] for name in meta["params"] if name.startswith(("scale", "matcher"))},
+            "means": torch.zeros(0, features, dtype=getattr(torch, self.numbers), device=info.device),
+            "counts": torch.zeros(0, dtype=torch.int16, device=info.device),
+            "labels": torch.zeros(0, dtype=torch.int16, device=info.device),
+            "first": 0,
+            "seen": 0,
+        }
+        if self.knows_copies:
+            codes = -(-pixel_count(info.image_shape) // 8)
+            state["codes"] = torch.zeros(0, codes, dtype=torch.uint8, device=info.device)
+            state["code_labels"] = torch.zeros(0, dtype=torch.int16, device=info.device)
+        return state
+
+    def observe(self, state: State, support: Support) -> State:
+        """Open prototypes for labels that are new in this class group, move its means, and keep the pixels."""
+        features = state["means"].shape[1]
+        is_new_group = self.groups and state["seen"] % state["info"].cci == 0
+        first = len(state["labels"]) if is_new_group else state["first"]
+        new = _new_labels(support.labels, state["labels"][first:])
+        labels = torch.cat([state["labels"], new])
+        slots = first + (support.labels[:, None] == labels[first:]).int().argmax(dim=1)
+        old_counts = functional.pad(state["counts"], (0, len(new)))
+        counts = old_counts.index_add(0, slots, torch.ones_like(slots, dtype=torch.int16))
+        old_sums = functional.pad(self._read(state["means"]), (0, 0, 0, len(new))) * old_counts[:, None]
+        means = old_sums.index_add(0, slots, support.images[:, :features]) / counts[:, None]
+        seen = state | {"labels": labels, "counts": counts, "means": self._kept(means)}
+        if self.knows_copies:
+            seen["codes"] = torch.cat([state["codes"], packed(support.images[:, features:])])
+            seen["code_labels"] = torch.cat([state["code_labels"], support.labels.to(torch.int16)])
+        return seen | {"first": first, "seen": state["seen"] + 1}
+
+    def predict(self, state: State, images: Float[Tensor, "n numbers"]) -> Float[Tensor, "n labels"]:
+        """Return log p(c | x) but for a constant: by class, and by copies."""
+        features, labels = state["means"].shape[1], state["info"].labels
+        close = state["params"]["scale"] * closeness(images[:, :features], self._read(state["means"]), "cosine")
+        by_class = sums_by_label(close, state["labels"], labels)
+        if not self.knows_copies:
+            return by_class
+        values = images[:, features:]
+        odds = copy_log_odds(state["params"], values, unpacked(state["codes"], values.shape[1]))
+        by_copy = sums_by_label(odds + _FAMILIAR * state["params"]["scale"], state["code_labels"], labels)
+        return torch.logaddexp(by_class, by_copy)
+
+    def _kept(self, means: Float[Tensor, "m features"]) -> Tensor:
+        """Return means as they are kept: in 256ths, in a byte; or as they are."""
+        if self.numbers == "float32":
+            return means
+        return (means / _BYTE_STEP).round().clamp(-128, 127).to(torch.int8)
+
+    def _read(self, kept: Tensor) -> Float[Tensor, "m features"]:
+        return kept if self.numbers == "float32" else kept.float() * _BYTE_STEP
+
+
+def _shape_of(batch: TaskBatch) -> ImageShape:
+    channels, height, width = batch.target_images.shape[-3:]
+    return channels, height, width
+
+
+def _shifted(images: Images) -> list[Images]:
+    """Return a character and its neighbours by one pixel."""
+    height, width = images.shape[2:]
+    padded = functional.pad(images, (1, 1, 1, 1), mode="replicate")
+    return [
+        padded[:, :, down : down + height, right : right + width]
+        for down, right in ((1, 1), (0, 1), (2, 1), (1, 0), (1, 2))
+    ]
+
+
+def _new_labels(shown: Int64[Tensor, " n"], known: Tensor) -> Tensor:
+    labels = torch.unique(shown).to(torch.int16)
+    new: Tensor = labels[~torch.isin(labels, known)]
+    return new

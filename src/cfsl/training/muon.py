@@ -1,0 +1,81 @@
+"""Muon: momentum whose every matrix is made orthogonal before it is added.
+
+Jordan et al., "Muon: an optimizer for hidden layers in neural networks", 2024. A convolution is a matrix with a row for
+every output. On our small nets it needs half the updates of AdamW or fewer (docs/findings.md). torch has an optimizer
+of that name for matrices only, and without the step for all other weights, which is AdamW's here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+_MOMENTUM = 0.95
+_BETAS = (0.9, 0.999)
+_EPS = 1e-8
+_QUINTIC = (3.4445, -4.7750, 2.0315)
+"""Brings singular values close to one in five steps (Jordan et al.)."""
+_STEPS = 5
+
+
+class Muon(torch.optim.Optimizer):
+    """Orthogonal momentum for matrices and convolutions; AdamW for vectors, numbers and classifier heads."""
+
+    def __init__(
+        self, matrices: Iterable[Tensor], others: Iterable[Tensor], rate: float, others_rate: float, weight_decay: float
+    ) -> None:
+        """Keep the two kinds apart; `weight_decay` is for the others: orthogonal steps bound matrices by themselves."""
+        groups = [
+            {"params": list(matrices), "lr": rate, "full_rate": rate},
+            {"params": list(others), "lr": others_rate, "full_rate": others_rate, "weight_decay": weight_decay},
+        ]
+        super().__init__([group for group in groups if group["params"]], {"weight_decay": None})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        """Move all weights that have a gradient."""
+        for group in self.param_groups:
+            for weight in group["params"]:
+                if weight.grad is None:
+                    continue
+                if group["weight_decay"] is None:
+                    self._move_matrix(weight, weight.grad, group["lr"])
+                else:
+                    self._move_other(weight, weight.grad, group["lr"], group["weight_decay"])
+
+    def _move_matrix(self, weight: Tensor, gradient: Tensor, rate: float) -> None:
+        state = self.state[weight]
+        if not state:
+            state["momentum"] = torch.zeros_like(weight)
+        state["momentum"].mul_(_MOMENTUM).add_(gradient)
+        ahead = gradient + _MOMENTUM * state["momentum"]
+        matrix = ahead.reshape(len(weight), -1)
+        tall = max(1, matrix.shape[0] / matrix.shape[1]) ** 0.5
+        weight.add_(orthogonal(matrix).view(weight.shape), alpha=-rate * tall)
+
+    def _move_other(self, weight: Tensor, gradient: Tensor, rate: float, weight_decay: float) -> None:
+        state = self.state[weight]
+        if not state:
+            state |= {"step": torch.zeros(()), "mean": torch.zeros_like(weight), "square": torch.zeros_like(weight)}
+        state["step"] += 1
+        step, (first, second) = float(state["step"]), _BETAS
+        state["mean"].lerp_(gradient, 1 - first)
+        state["square"].lerp_(gradient**2, 1 - second)
+        size = (state["square"] / (1 - second**step)).sqrt_().add_(_EPS)
+        weight.mul_(1 - rate * weight_decay)
+        weight.addcdiv_(state["mean"], size, value=-rate / (1 - first**step))
+
+
+def orthogonal(matrix: Float[Tensor, "rows columns"]) -> Float[Tensor, "rows columns"]:
+    """Return a matrix with the same singular vectors, whose singular values are all about one."""
+    wide: Tensor = matrix.T if matrix.shape[0] > matrix.shape[1] else matrix
+    wide = wide / (wide.norm() + _EPS)
+    linear, cubic, quintic = _QUINTIC
+    for _ in range(_STEPS):
+        gram = wide @ wide.T
+        wide = linear * wide + (cubic * gram + quintic * gram @ gram) @ wide
+    return wide.T if matrix.shape[0] > matrix.shape[1] else wide

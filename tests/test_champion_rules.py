@@ -1,0 +1,313 @@
+"""The champion: what it keeps, how it answers, and that it knows a copy when it sees one."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+
+import cfsl
+from cfsl.data.catalog import AddRequest, add_dataset
+from cfsl.harness.evaluate import evaluate
+from cfsl.learners.champion import Champion
+from cfsl.learners.multiproto import MultiProto
+from cfsl.learners.pixel_memory import (
+    copy_log_odds,
+    copy_loss,
+    init_matcher,
+    packed,
+    pixel_count,
+    pixel_values,
+    spoiled,
+    unpacked,
+)
+from cfsl.metrics.accuracy import summarise, task_accuracies
+from cfsl.nets.small_resnet import SmallResNet
+from cfsl.spec import Noise, Occlusion, TaskSpec
+from cfsl.training.augment import augment
+from cfsl.training.loop import best_weights, train
+from cfsl.training.recipes import recipe_for
+from cfsl.training.spec import Augmentation, Schedule, Training
+
+TINY = SmallResNet(widths=(4, 8), embedding=8)
+TINY_PHOTOS = SmallResNet(widths=(4, 8), stem_kernel=5, stem_stride=2, embedding=None)
+
+
+@pytest.fixture(scope="module")
+def glyphs(data_root):
+    return cfsl.load("glyphs-60x12")
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory):
+    """16 x 16 colour noise around a mean image of its class: 30 classes of 8."""
+    folder = tmp_path_factory.mktemp("photos")
+    generator = np.random.default_rng(0)
+    base = generator.integers(0, 200, (30, 1, 16, 16, 3))
+    images = np.clip(base + generator.integers(0, 55, (30, 8, 16, 16, 3)), 0, 255).astype(np.uint8)
+    np.savez(folder / "photos.npz", images=images.reshape(240, 16, 16, 3), labels=np.arange(240) // 8)
+    return add_dataset(AddRequest(name="photos", source=folder / "photos.npz", root=folder))
+
+
+def accuracy(learner, tasks, meta):
+    return summarise(task_accuracies(evaluate(learner, tasks, meta))).mean
+
+
+def kept_bytes(trace):
+    """Return what the first task kept at its end, without counts and labels."""
+    return int((trace.state_bytes - trace.bookkeeping_bytes)[0, -1])
+
+
+def generator(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+@pytest.fixture(scope="module")
+def matcher(glyphs):
+    """What tells copies, after half a minute's worth of small steps on training classes."""
+    images = torch.from_numpy(
+        cfsl.Tasks(glyphs, TaskSpec.type_b(3), split="train").images.normalised(np.arange(120, dtype=np.int32))
+    )
+    params = {name: tensor.requires_grad_() for name, tensor in init_matcher(generator()).items()}
+    optimizer = torch.optim.AdamW(params.values(), lr=5e-3)
+    for update in range(250):
+        optimizer.zero_grad()
+        chosen = torch.randperm(len(images), generator=generator(update))[:48]
+        copy_loss(params, images[chosen], generator(update)).backward()
+        optimizer.step()
+    return {name: tensor.detach() for name, tensor in params.items()}
+
+
+@given(arrays.arrays(np.float32, st.tuples(st.integers(1, 5), st.integers(2, 40)), elements=st.floats(-3, 3, width=32)))
+def test_what_is_kept_is_which_pixels_are_lighter_than_the_mean(values):
+    shown = torch.from_numpy(values)
+    codes = packed(shown)
+    assert codes.dtype == torch.uint8
+    assert codes.shape == (len(values), -(-values.shape[1] // 8))
+    expected = (shown > shown.mean(dim=1, keepdim=True)).float()
+    assert torch.equal(unpacked(codes, values.shape[1]), expected)
+
+
+def test_grey_values_of_large_images_are_means_over_a_grid():
+    images = torch.rand(2, 3, 64, 64, generator=generator())
+    values = pixel_values(images)
+    assert values.shape == (2, 1024)
+    assert pixel_count((3, 64, 64)) == 1024
+    torch.testing.assert_close(values[0, 1], images[0, :, 0:2, 2:4].mean())
+    small = torch.rand(2, 1, 5, 7, generator=generator())
+    assert torch.equal(pixel_values(small), small.flatten(1))
+    assert pixel_count((1, 5, 7)) == 35
+
+
+def test_copies_are_left_noisy_or_hidden_and_never_leave_the_range():
+    images = torch.rand(400, 1, 28, 28, generator=generator(1)).round()
+    copies = spoiled(images, generator())
+    changed = (copies != images).flatten(1).float().mean(dim=1)
+    assert 0.15 < (changed == 0).float().mean() < 0.4
+    assert 0.2 < changed.max() < 0.6
+    assert copies.min() >= 0
+    assert copies.max() <= 1
+    between = ((copies > 0) & (copies < 1)).flatten(1).any(dim=1)
+    assert 0.25 < between.float().mean() < 0.5
+    assert torch.equal(copies, spoiled(images, generator()))
+
+
+def test_an_image_of_one_value_can_be_kept_and_asked_for(matcher):
+    flat = torch.full((2, 1, 28, 28), 0.5)
+    odds = copy_log_odds(matcher, pixel_values(flat), unpacked(packed(pixel_values(flat)), 784))
+    assert torch.isfinite(odds).all()
+
+
+@pytest.mark.parametrize("corruption", [None, Noise(fraction=0.4), Occlusion(fraction=0.2)])
+def test_it_knows_copies_where_its_class_embedding_is_lost(glyphs, matcher, corruption):
+    tasks = cfsl.Tasks(glyphs, TaskSpec.instance(nss=4, k_shot=3).replace(corruption=corruption), numbers=range(40))
+    learner = Champion(net=TINY, views="one")
+    meta = learner.init((1, 28, 28), generator())  # to an untrained net all images are close: let that count for little
+    meta = {"params": meta["params"] | matcher | {"scale": torch.tensor(1.0)}, "stats": meta["stats"]}
+    with_copies = accuracy(learner, tasks, meta)
+    assert with_copies > 0.95
+    if corruption is not None:
+        assert accuracy(learner.replace(knows_copies=False), tasks, meta) < with_copies - 0.3
+
+
+def test_other_images_of_the_classes_are_no_copies(glyphs, matcher):
+    tasks = cfsl.Tasks(glyphs, TaskSpec.type_b(nss=3, n_way=2), numbers=range(60))
+    learner = Champion(net=TINY, views="one")
+    meta = learner.init((1, 28, 28), generator())
+    meta = {"params": meta["params"] | matcher, "stats": meta["stats"]}
+    answers = [
+        task_accuracies(evaluate(which, tasks, meta)) for which in (learner, learner.replace(knows_copies=False))
+    ]
+    assert np.mean(answers[0]) > np.mean(answers[1]) - 0.01
+
+
+@pytest.mark.parametrize("spec", [TaskSpec.type_b(nss=3, n_way=2), TaskSpec.type_c(nss=3, n_way=2)])
+def test_without_its_extras_it_is_multiproto(glyphs, spec):
+    tasks = cfsl.Tasks(glyphs, spec, numbers=range(10))
+    bare = Champion(net=TINY, views="one", numbers="float32", knows_copies=False)
+    meta = bare.init((1, 28, 28), generator())
+    ours = torch.from_numpy(evaluate(bare, tasks, meta).logits)
+    theirs = torch.from_numpy(evaluate(MultiProto(net=TINY, metric="cosine"), tasks, meta).logits)
+    torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-4)
+
+
+def test_one_group_for_all_averages_what_a_label_stood_for(glyphs):
+    tasks = cfsl.Tasks(glyphs, TaskSpec.type_c(nss=3, n_way=2), numbers=range(1))
+    bare = Champion(net=TINY, views="one", numbers="float32", knows_copies=False, groups=False)
+    meta = bare.init((1, 28, 28), generator())
+    trace = evaluate(bare, tasks, meta)
+    assert kept_bytes(trace) == 2 * 8 * 4
+    kept = evaluate(bare.replace(groups=True), tasks, meta)
+    assert kept_bytes(kept) == 3 * 2 * 8 * 4
+
+
+def test_bytes_are_as_good_as_floats_and_cost_a_quarter(glyphs):
+    tasks = cfsl.Tasks(glyphs, TaskSpec.type_a(nss=4, n_way=3, k_target=2), numbers=range(10))
+    floats = Champion(net=SmallResNet(widths=(4, 8), embedding=64), views="one", numbers="float32", knows_copies=False)
+    meta = floats.init((1, 28, 28), generator())
+    full, bytewise = (evaluate(which, tasks, meta) for which in (floats, floats.replace(numbers="int8")))
+    assert np.abs(full.logits - bytewise.logits).max() < 0.1
+    assert kept_bytes(full) == 3 * 64 * 4
+    assert kept_bytes(bytewise) == 3 * 64
+
+
+def test_memory_by_hand(glyphs):
+    """Type A, 2 x 3 images: 3 prototypes of 8 x 8 bytes, 6 codes of 98 bytes."""
+    tasks = cfsl.Tasks(glyphs, TaskSpec.type_a(nss=2, n_way=3, k_target=2), numbers=range(2))
+    learner = Champion(net=TINY)
+    trace = evaluate(learner, tasks, learner.init((1, 28, 28), generator()))
+    assert kept_bytes(trace) == 3 * 8 * 8 + 6 * 98
+    assert trace.support_bytes == 6 * 3136
+
+
+def test_views_of_a_character_are_its_neighbours_by_one_pixel(glyphs):
+    tasks = cfsl.Tasks(glyphs, TaskSpec.type_b(nss=3, n_way=2), numbers=range(1))
+    learner = Champion(net=TINY, knows_copies=False, views="shifts")
+    meta = learner.init((1, 28, 28), generator())
+    image = tasks[0].target.images[:1]
+    inside = torch.nn.functional.pad(image[:, :, 2:-2, 2:-2], (2, 2, 2, 2), value=float(image.max()))
+    single = learner.replace(views="one")
+    moved = [inside, *(torch.roll(inside, (down, right), (2, 3)) for down, right in ((0, 1), (0, -1), (1, 0), (-1, 0)))]
+    mean = sum(torch.nn.functional.normalize(single.embed(meta, view), dim=1) for view in moved)
+    torch.testing.assert_close(learner.embed(meta, inside), torch.nn.functional.normalize(mean, dim=1))
+
+
+def test_a_character_is_looked_at_in_eight_ways():
+    """Turning or mirroring it puts its views into another order: as many, the same, and a cosine of 1 with itself."""
+    learner = Champion(net=TINY, knows_copies=False)
+    meta = learner.init((1, 28, 28), generator())
+    image = torch.rand(1, 1, 28, 28, generator=generator())
+    views = {tuple(view.tolist()) for view in learner.embed(meta, image).view(8, 8)}
+    assert len(views) == 8
+    for other in (torch.rot90(image, 1, (2, 3)), image.flip(3), image.flip(2)):
+        turned = learner.embed(meta, other).view(8, 8)
+        assert all(any(np.allclose(view, known, atol=1e-5) for known in views) for view in turned.tolist())
+    torch.testing.assert_close(learner.embed(meta, image).norm(), torch.tensor(1.0))
+
+
+def test_a_photograph_and_its_mirror_image_are_the_same(photos):
+    learner = Champion(photo_net=TINY_PHOTOS, knows_copies=False)
+    meta = learner.init((3, 16, 16), generator())
+    images = torch.rand(3, 3, 16, 16, generator=generator())
+    torch.testing.assert_close(learner.embed(meta, images), learner.embed(meta, images.flip(3)))
+
+
+@pytest.mark.slow
+def test_it_learns_characters_from_episodes(glyphs, tmp_path):
+    learner = Champion(net=TINY)
+    training = Training(
+        episodes=TaskSpec.few_shot(n_way=12, k_target=2),
+        turns=True,
+        validation=TaskSpec.type_b(nss=2, n_way=1),
+        validation_tasks=20,
+        schedule=Schedule(epochs=1, updates=40, optimizer="adamw", rate=5e-3),
+    )
+    history = train(learner, training, glyphs, tmp_path)
+    tasks = cfsl.Tasks(glyphs, TaskSpec.type_b(nss=3, n_way=2), split="val", numbers=range(60))
+    first = learner.init((1, 28, 28), generator())
+    learned = best_weights(tmp_path)
+    assert len(history) == 1
+    assert accuracy(learner, tasks, learned) > accuracy(learner, tasks, first) + 0.05
+    moved = [name for name in first["params"] if not torch.equal(first["params"][name], learned["params"][name])]
+    assert any(name.startswith("matcher") for name in moved)
+
+
+@pytest.mark.slow
+def test_it_learns_photographs_from_a_classifier_at_another_size(photos, tmp_path):
+    learner = Champion(photo_net=TINY_PHOTOS)
+    recipe = recipe_for("short", "champion", TaskSpec.type_b(nss=2, n_way=1), characters=False)
+    assert recipe.iid
+    training = recipe.replace(
+        validation_tasks=10,
+        augmentation=recipe.augmentation.replace(side=12),
+        schedule=recipe.schedule.replace(epochs=1, updates=30, batch=32, warmup=5),
+    )
+    train(learner, training, photos, tmp_path)
+    learned = best_weights(tmp_path)
+    assert learned["params"]["head.weight"].shape == (len(photos.classes_of("train")), 8)
+    assert learned["params"]["stem.conv.weight"].shape == (4, 3, 5, 5)
+    tasks = cfsl.Tasks(photos, TaskSpec.type_b(nss=2, n_way=1), split="test", numbers=range(40))
+    assert accuracy(learner, tasks, learned) > 0.5
+
+
+def test_characters_are_learned_from_wide_episodes():
+    recipe = recipe_for("short", "champion", TaskSpec.type_b(nss=3))
+    assert not recipe.iid
+    assert (recipe.episodes.n_way, recipe.turns) == (64, True)
+
+
+def test_a_mirrored_image_is_the_image_or_its_mirror_image():
+    images = torch.rand(40, 3, 9, 9, generator=generator())
+    seen = augment(images, torch.zeros(40, dtype=torch.int64), Augmentation(mirror=True), generator())
+    same = torch.isclose(seen, images, atol=1e-5).flatten(1).all(dim=1)
+    mirrored = torch.isclose(seen, images.flip(3), atol=1e-5).flatten(1).all(dim=1)
+    assert (same | mirrored).all()
+    assert 5 < same.sum() < 35
+
+
+def test_classes_are_reflected_as_a_whole():
+    images, classes = torch.rand(60, 1, 5, 5, generator=generator()), torch.arange(60) // 3
+    seen = augment(images, classes, Augmentation(reflections=True), generator())
+    same = (seen == images).flatten(1).all(dim=1)
+    assert ((seen == images.flip(3)).flatten(1).all(dim=1) | same).all()
+    assert all(len(set(same[classes == c].tolist())) == 1 for c in range(20))
+    assert 2 < sum(same[::3]) < 18
+
+
+@settings(max_examples=20)
+@given(crop=st.floats(0.1, 0.9), seed=st.integers(0, 1000))
+def test_a_crop_shows_a_window_inside_the_image(crop, seed):
+    """Of an image whose values are its coordinates, the corners of what is seen tell the window."""
+    ramp = torch.linspace(-1 + 1 / 32, 1 - 1 / 32, 32)
+    image = torch.stack([ramp.expand(32, 32), ramp[:, None].expand(32, 32)]).expand(64, 2, 32, 32)
+    seen = augment(image, torch.zeros(64, dtype=torch.int64), Augmentation(crop=crop), generator(seed))
+    assert seen.shape == image.shape
+    width, height = (seen[:, 0, 0, -1] - seen[:, 0, 0, 0]) / 1.9375, (seen[:, 1, -1, 0] - seen[:, 1, 0, 0]) / 1.9375
+    assert seen.abs().max() <= 1
+    assert (width * height).min() > (1 - crop) * 0.7
+    assert (width * height).mean() < 1
+    assert (width / height).max() <= 4 / 3 + 0.01
+
+
+def test_images_can_be_brought_to_another_size():
+    images = torch.rand(4, 3, 16, 16, generator=generator())
+    seen = augment(images, torch.zeros(4, dtype=torch.int64), Augmentation(side=8), generator())
+    assert seen.shape == (4, 3, 8, 8)
+    flat = augment(
+        torch.full((2, 3, 16, 16), 0.3), torch.zeros(2, dtype=torch.int64), Augmentation(side=8), generator()
+    )
+    torch.testing.assert_close(flat, torch.full((2, 3, 8, 8), 0.3))
+
+
+def test_colour_changes_brightness_contrast_and_saturation_and_nothing_else():
+    images = torch.rand(8, 3, 6, 6, generator=generator())
+    seen = augment(images, torch.zeros(8, dtype=torch.int64), Augmentation(colour=0.4), generator())
+    grey_before, grey_after = images.mean(dim=1), seen.mean(dim=1)
+    order = grey_before.flatten(1).argsort(dim=1)
+    assert torch.equal(order, grey_after.flatten(1).argsort(dim=1))
+    ratio = (seen - seen.mean(dim=1, keepdim=True)) / (images - images.mean(dim=1, keepdim=True))
+    assert (ratio.flatten(1).std(dim=1) < 1e-2).all()
+    assert not torch.allclose(seen, images)
