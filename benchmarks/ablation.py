@@ -1,0 +1,154 @@
+"""What each part of the champion is worth, on validation tasks.
+
+    python benchmarks/ablation.py --out ablation.json          (Omniglot; about half an hour of one core)
+
+Every row is the champion with one thing changed. What changes training is trained anew, for 500 updates of one core
+(two minutes; the full recipe has 3,000), and asked with one view; what changes the answers only is asked of one and the
+same training run. Validation classes, seed 0; test classes are never touched.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import cfsl
+from cfsl.harness.evaluate import evaluate
+from cfsl.learners.base import Meta
+from cfsl.learners.champion import Champion
+from cfsl.learners.multiproto import MultiProto
+from cfsl.metrics.ensemble import ensemble
+from cfsl.nets.convnet import conv4
+from cfsl.nets.small_resnet import SmallResNet
+from cfsl.spec import Noise, Occlusion, TaskSpec
+from cfsl.training.loop import best_weights, train
+from cfsl.training.recipes import MILD, champion
+from cfsl.training.spec import Training
+
+UPDATES = 500
+CLASS_TASKS, INSTANCE_TASKS = 400, 100
+_INSTANCE = TaskSpec.instance(nss=4, k_shot=5)
+COLUMNS: Mapping[str, TaskSpec] = {
+    "B3": TaskSpec.type_b(3),
+    "B10": TaskSpec.type_b(10),
+    "C5": TaskSpec.type_c(5),
+    "A3": TaskSpec.type_a(3),
+    "D4": TaskSpec.type_d(4, 2),
+    "noise .4": _INSTANCE.replace(corruption=Noise(fraction=0.4)),
+    "disc .3": _INSTANCE.replace(corruption=Occlusion(fraction=0.3)),
+}
+ONE_VIEW = Champion(views="one")
+
+
+class Row(NamedTuple):
+    """A learner, and how it is trained."""
+
+    what: str
+    learner: Any
+    training: Training
+
+
+def base(seed: int = 0) -> Training:
+    """Return the champion's recipe, shortened."""
+    recipe = champion(COLUMNS["B3"])
+    schedule = recipe.schedule.replace(epochs=1, updates=UPDATES, average=0.99)
+    return recipe.replace(schedule=schedule, validation_tasks=1, seed=seed)
+
+
+def trained_rows() -> list[Row]:
+    """Return what has to be trained."""
+    usual = base()
+    schedule, turned = usual.schedule, usual.augmentation.replace(degrees=0, log_scale=0, shear=0, shift=0, elastic=0)
+    strong = usual.augmentation.replace(degrees=16, log_scale=0.2, shear=0.2, shift=3, elastic=0.08)
+    few = TaskSpec.few_shot
+    return [
+        Row("the champion, one view", ONE_VIEW, usual),
+        Row(
+            "AdamW in the place of Muon",
+            ONE_VIEW,
+            usual.replace(schedule=schedule.replace(optimizer="adamw", rate=2e-3)),
+        ),
+        Row(
+            "three episodes of 20 classes",
+            ONE_VIEW,
+            usual.replace(episodes=few(n_way=20, k_target=2), schedule=schedule.replace(batch=3)),
+        ),
+        Row("96 classes of 2 drawings", ONE_VIEW, usual.replace(episodes=few(n_way=96, k_target=1))),
+        Row("38 classes of 5 drawings", ONE_VIEW, usual.replace(episodes=few(n_way=38, k_target=4))),
+        Row("no turned or mirrored classes", ONE_VIEW, usual.replace(augmentation=MILD)),
+        Row("no warps", ONE_VIEW, usual.replace(augmentation=turned)),
+        Row("warps twice as strong", ONE_VIEW, usual.replace(augmentation=strong)),
+        Row("Conv-4-64 in the place of the residual net", ONE_VIEW.replace(net=conv4(64, "conv-act-norm")), usual),
+        Row("squared distance in the place of the cosine", MultiProto(net=SmallResNet(), metric="euclidean"), usual),
+        Row("no average of the weights", ONE_VIEW, usual.replace(schedule=schedule.replace(average=0.0))),
+    ]
+
+
+def answer_rows() -> dict[str, Any]:
+    """Return what is asked of the first row's weights."""
+    return {
+        "five shifted views": Champion(views="shifts"),
+        "eight turned views: the champion": Champion(),
+        "one mean a label, whatever it stood for": ONE_VIEW.replace(groups=False),
+        "prototypes in float32": ONE_VIEW.replace(numbers="float32"),
+        "no memory of pixels": ONE_VIEW.replace(knows_copies=False),
+        "batch statistics of the targets (transductive)": MultiProto(net=SmallResNet(), metric="cosine", norm="batch"),
+    }
+
+
+def tasks_of(data: cfsl.Dataset, column: str) -> cfsl.Tasks:
+    """Return the validation tasks of a column."""
+    spec = COLUMNS[column]
+    count = INSTANCE_TASKS if spec.kind == "instance" else CLASS_TASKS
+    return cfsl.Tasks(data, spec, split="val", numbers=range(count))
+
+
+def measured(learner: Any, weights: list[Meta], data: cfsl.Dataset) -> dict[str, tuple[float, float]]:
+    """Return accuracy and half interval in every column; several weights answer together."""
+    found = {}
+    for column in COLUMNS:
+        traces = [evaluate(learner, tasks_of(data, column), meta, law=False) for meta in weights]
+        summary = cfsl.summarise(cfsl.task_accuracies(ensemble(traces) if len(traces) > 1 else traces[0]))
+        found[column] = (round(100 * summary.mean, 2), round(100 * (summary.ci95 or 0), 2))
+    return found
+
+
+def learned(learner: Any, training: Training, data: cfsl.Dataset) -> Meta:
+    """Train in a folder that is not kept."""
+    with tempfile.TemporaryDirectory() as folder:
+        train(learner, training, data, Path(folder))
+        return best_weights(Path(folder))
+
+
+def main() -> None:
+    """Print a row after the other, as a table in Markdown."""
+    parser = argparse.ArgumentParser(description="What each part of the champion is worth, on validation tasks.")
+    parser.add_argument("--data", default="omniglot")
+    parser.add_argument("--out", type=Path, help="also write the numbers, as JSON")
+    asked = parser.parse_args()
+    data = cfsl.load(asked.data)
+    table: dict[str, dict[str, tuple[float, float]]] = {}
+    print(f"| | {' | '.join(COLUMNS)} |\n|---|{'--:|' * len(COLUMNS)}", flush=True)
+
+    def add(what: str, found: dict[str, tuple[float, float]]) -> None:
+        table[what] = found
+        print(f"| {what} | {' | '.join(f'{mean:.2f}' for mean, _ in found.values())} |", flush=True)
+        if asked.out is not None:
+            asked.out.write_text(json.dumps(table, indent=1) + "\n")
+
+    first: Meta = {}
+    for row in trained_rows():
+        weights = learned(row.learner, row.training, data)
+        first = first or weights
+        add(row.what, measured(row.learner, [weights], data))
+    add("two training seeds together", measured(ONE_VIEW, [first, learned(ONE_VIEW, base(seed=1), data)], data))
+    for what, learner in answer_rows().items():
+        add(what, measured(learner, [first], data))
+
+
+if __name__ == "__main__":
+    main()
