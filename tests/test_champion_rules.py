@@ -289,7 +289,7 @@ def test_a_crop_shows_a_window_inside_the_image(crop, seed):
     assert seen.abs().max() <= 1
     assert (width * height).min() > (1 - crop) * 0.7
     assert (width * height).mean() < 1
-    assert (width / height).max() <= 4 / 3 + 0.01
+    assert (width / height).max() < 1.4  # 4/3; windows at the border are seen up to half a pixel smaller
 
 
 def test_images_can_be_brought_to_another_size():
