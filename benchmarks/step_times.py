@@ -1,15 +1,15 @@
 """Measures how long steps of a bench take, for `cfsl bench --plan`: seconds an image, by learner and kind of image.
 
-    python benchmarks/step_times.py [data set ...]          writes src/cfsl/engine/step_times.json
+    python benchmarks/step_times.py [data set ...] [--learners champion,protonet]    (src/cfsl/engine/step_times.json)
 
 In seconds of the processor, so that others may use the machine meanwhile.
-Data sets that are not there are left as they were measured before.
+Data sets and learners that are not named are left as they were measured before.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -33,11 +33,11 @@ TASKS = 2
 TASKS_OF_A_TABLE = 100
 
 
-def main(names: list[str]) -> None:
+def main(names: list[str], learners: tuple[str, ...]) -> None:
     """Measure and write."""
     measured = json.loads(PLACE.read_text()) if PLACE.exists() else {}
     for name in names:
-        for cell in cells_of(Request("table1", "quick", (name,), learners=tuple(LEARNERS), columns=("B3",))):
+        for cell in cells_of(Request("table1", "quick", (name,), learners=learners, columns=("B3",))):
             if cell.run is None:
                 print(f"{name} {cell.learner}: {cell.why_not}")
                 continue
@@ -77,5 +77,9 @@ def training(run: RunSpec) -> float:
 
 
 if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description="Measures how long steps of a bench take.")
+    parser.add_argument("data", nargs="*", default=["omniglot", "slim-tiny"])
+    parser.add_argument("--learners", default=",".join(LEARNERS), help="with commas; default: all")
+    asked = parser.parse_args()
     with threads(1):
-        main(sys.argv[1:] or ["omniglot", "slim-tiny"])
+        main(asked.data, tuple(asked.learners.split(",")))

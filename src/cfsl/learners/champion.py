@@ -81,7 +81,7 @@ class Champion(FrozenSpec):
         return {"params": params | {"scale": torch.tensor(12.0)} | matcher, "stats": stats}
 
     def embed(self, meta: Meta, images: Images) -> Float[Tensor, "n numbers"]:
-        """Return the mean embedding of all views, and after it the grey values that copies are known by."""
+        """Return the embedding of all views, and after it the grey values that copies are known by."""
         net = self.net_for((images.shape[1], images.shape[2], images.shape[3]))
         embedded = [
             functional.normalize(net.features(meta["params"], meta["stats"], view, norm="running"), dim=1)
