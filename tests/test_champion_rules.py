@@ -15,6 +15,7 @@ from cfsl.harness.evaluate import evaluate
 from cfsl.learners.champion import Champion
 from cfsl.learners.multiproto import MultiProto
 from cfsl.learners.pixel_memory import (
+    _measures,
     copy_log_odds,
     copy_loss,
     init_matcher,
@@ -26,6 +27,7 @@ from cfsl.learners.pixel_memory import (
 )
 from cfsl.metrics.accuracy import summarise, task_accuracies
 from cfsl.nets.small_resnet import SmallResNet
+from cfsl.presets.cells import Request, cells_of
 from cfsl.spec import Noise, Occlusion, TaskSpec
 from cfsl.training.augment import augment
 from cfsl.training.loop import best_weights, train
@@ -190,6 +192,33 @@ def test_bytes_are_as_good_as_floats_and_cost_a_quarter(glyphs):
     assert kept_bytes(bytewise) == 3 * 64
 
 
+def test_a_prototype_is_the_mean_of_all_its_images_whatever_set_they_came_in(glyphs):
+    """Three sets of one class of images: the mean of nine, not of means that forget how many they stand for."""
+    task = cfsl.Tasks(glyphs, TaskSpec.type_a(nss=3, n_way=2, k_target=2), numbers=range(1))[0]
+    learner = Champion(net=TINY, views="one", numbers="float32", knows_copies=False)
+    meta = learner.init((1, 28, 28), generator())
+    tasks = cfsl.Tasks(glyphs, task.spec, numbers=range(1))
+    shown = [learner.embed(meta, support.images) for support in task.support_sets]
+    labels = [support.labels for support in task.support_sets]
+    means = torch.stack([torch.cat(shown)[torch.cat(labels) == k].mean(dim=0) for k in range(2)])
+    cosines = learner.embed(meta, task.target.images) @ torch.nn.functional.normalize(means, dim=1).T
+    trace = evaluate(learner, tasks, meta)
+    torch.testing.assert_close(torch.from_numpy(trace.logits[0]), 12 * cosines, atol=1e-4, rtol=1e-4)
+
+
+def test_measures_of_a_copy_and_of_a_negative_by_hand():
+    """Kept 1 1 0 0. The copy is light where it was: correlation 1; its negative -1; a flat image 0."""
+    light = torch.tensor([[1.0, 1.0, 0.0, 0.0]])
+    values = torch.tensor([[1.0, 1.0, 0.0, 0.0], [0.0, 0.0, 1.0, 1.0], [0.5, 0.5, 0.5, 0.5]])
+    tiny = np.log(1e-3) / 4
+    expected = [
+        [1, 0, tiny, tiny, 1, tiny, 0.5, 0.25, 0.5],
+        [0, 1, tiny, tiny, -1, np.log(2.001) / 4, 0.5, 0.25, 0.5],
+        [0.5, 0.5, tiny, tiny, 0, np.log(1.001) / 4, 0.5, 0, 0.5],
+    ]
+    torch.testing.assert_close(_measures(values, light)[:, 0], torch.tensor(expected).float(), atol=1e-3, rtol=1e-3)
+
+
 def test_memory_by_hand(glyphs):
     """Type A, 2 x 3 images: 3 prototypes of 8 x 8 bytes, 6 codes of 98 bytes."""
     tasks = cfsl.Tasks(glyphs, TaskSpec.type_a(nss=2, n_way=3, k_target=2), numbers=range(2))
@@ -265,8 +294,17 @@ def test_it_learns_photographs_from_a_classifier_at_another_size(photos, tmp_pat
     learned = best_weights(tmp_path)
     assert learned["params"]["head.weight"].shape == (len(photos.classes_of("train")), 8)
     assert learned["params"]["stem.conv.weight"].shape == (4, 3, 5, 5)
+    first = learner.init((3, 16, 16), generator())["params"]
+    assert not torch.equal(first["scale"], learned["params"]["scale"])  # the classifier is the champion's own
+    assert not torch.equal(first["matcher.1.weight"], learned["params"]["matcher.1.weight"])
     tasks = cfsl.Tasks(photos, TaskSpec.type_b(nss=2, n_way=1), split="test", numbers=range(40))
     assert accuracy(learner, tasks, learned) > 0.5
+
+
+def test_a_bench_trains_it_once_for_all_columns_by_its_own_recipe():
+    request = Request("table1", "quick", ("glyphs-1000x20",), learners=("champion",), columns=("A3", "B3"))
+    cells = [cell for cell in cells_of(request) if cell.run is not None]
+    assert {cell.run.train.training for cell in cells} == {recipe_for("short", "champion", TaskSpec.type_b(3))}
 
 
 def test_characters_are_learned_from_wide_episodes():

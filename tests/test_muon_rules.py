@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cfsl.training.loop import _optimizer, group_rate
 from cfsl.training.muon import Muon, orthogonal
+from cfsl.training.spec import Schedule
 
 
 @settings(max_examples=30)
@@ -31,6 +34,35 @@ def test_a_step_on_a_matrix_by_hand():
     torch.testing.assert_close(weight.detach(), -0.1 * orthogonal(rotation))
     torch.testing.assert_close(orthogonal(rotation), rotation * orthogonal(rotation)[0, 0] / 0.6)
     assert 0.6 < float(orthogonal(rotation)[0, 0]) / 0.6 < 1.3
+
+
+def test_two_steps_on_a_matrix_by_hand():
+    """Momentum g1, then .95 g1 + g2; the step looks ahead by .95 of it: g2 + .95 (.95 g1 + g2)."""
+    first, second = (torch.randn(3, 5, generator=torch.Generator().manual_seed(seed)) for seed in (0, 1))
+    weight = torch.zeros(3, 5, requires_grad=True)
+    muon = Muon([weight], [], rate=0.1, others_rate=1.0, weight_decay=0.0)
+    for gradient in (first, second):
+        weight.grad = gradient
+        muon.step()
+    expected = -0.1 * (orthogonal(first) + orthogonal(second + 0.95 * (0.95 * first + second)))
+    torch.testing.assert_close(weight.detach(), expected)
+
+
+def test_vectors_and_heads_are_no_matrices_and_keep_their_share_of_the_rate():
+    params = {name: torch.zeros(2, 2, requires_grad=True) for name in ("conv.weight", "head.weight")}
+    params["norm.bias"] = torch.zeros(2, requires_grad=True)
+    schedule = Schedule(optimizer="muon", rate=0.05, epochs=1, updates=10, decay="cosine", weight_decay=0.1)
+    matrices, others = _optimizer(params, schedule).param_groups
+    assert [id(weight) for weight in matrices["params"]] == [id(params["conv.weight"])]
+    assert [id(weight) for weight in others["params"]] == [id(params["head.weight"]), id(params["norm.bias"])]
+    assert (matrices["lr"], others["lr"], others["weight_decay"]) == (0.05, pytest.approx(0.001), 0.1)
+    assert [group_rate(group, schedule, 5) for group in (matrices, others)] == pytest.approx([0.025, 0.0005])
+
+
+def test_other_optimizers_have_one_rate():
+    schedule = Schedule(optimizer="adamw", rate=0.01, epochs=1, updates=10, decay="cosine")
+    (group,) = _optimizer({"weight": torch.zeros(2, 2, requires_grad=True)}, schedule).param_groups
+    assert group_rate(group, schedule, 5) == pytest.approx(0.005)
 
 
 def test_a_convolution_moves_as_the_matrix_with_a_row_for_every_output():

@@ -202,6 +202,11 @@ def learning_rate(schedule: Schedule, update: int) -> float:
     return schedule.rate * warm * falling
 
 
+def group_rate(group: Mapping[str, Any], schedule: Schedule, update: int) -> float:
+    """Return the rate of weights that may have a full rate of their own."""
+    return learning_rate(schedule, update) * float(group.get("full_rate", schedule.rate)) / schedule.rate
+
+
 def _one_epoch(run: _Run, objective: Objective, schedule: Schedule, watch: Watcher) -> Epoch:
     start, losses = time.perf_counter(), []
     for _ in range(schedule.updates):
@@ -215,7 +220,7 @@ def _one_epoch(run: _Run, objective: Objective, schedule: Schedule, watch: Watch
 
 def _one_update(run: _Run, objective: Objective, schedule: Schedule) -> float:
     for group in run.optimizer.param_groups:
-        group["lr"] = learning_rate(schedule, run.update) * group.get("full_rate", schedule.rate) / schedule.rate
+        group["lr"] = group_rate(group, schedule, run.update)
     loss, stats = objective.loss(run.params, run.stats, run.update)
     run.optimizer.zero_grad()
     loss.backward()  # type: ignore[no-untyped-call]
