@@ -11,6 +11,7 @@ from hypothesis.extra import numpy as arrays
 
 import cfsl
 from cfsl.data.catalog import AddRequest, add_dataset
+from cfsl.errors import SpecError
 from cfsl.harness.evaluate import evaluate
 from cfsl.learners.champion import Champion
 from cfsl.learners.multiproto import MultiProto
@@ -29,8 +30,9 @@ from cfsl.metrics.accuracy import summarise, task_accuracies
 from cfsl.nets.small_resnet import SmallResNet
 from cfsl.presets.cells import Request, cells_of
 from cfsl.spec import Noise, Occlusion, TaskSpec
-from cfsl.training.augment import augment
+from cfsl.training.augment import augment, blended
 from cfsl.training.loop import best_weights, train
+from cfsl.training.objective import _generator, objective_of
 from cfsl.training.recipes import recipe_for
 from cfsl.training.spec import Augmentation, Schedule, Training
 
@@ -45,10 +47,10 @@ def glyphs(data_root):
 
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory):
-    """16 x 16 colour noise around a mean image of its class: 30 classes of 8."""
+    """16 x 16 noise around a colour of its class: 30 classes of 8."""
     folder = tmp_path_factory.mktemp("photos")
     generator = np.random.default_rng(0)
-    base = generator.integers(0, 200, (30, 1, 16, 16, 3))
+    base = generator.integers(0, 200, (30, 1, 1, 1, 3))
     images = np.clip(base + generator.integers(0, 55, (30, 8, 16, 16, 3)), 0, 255).astype(np.uint8)
     np.savez(folder / "photos.npz", images=images.reshape(240, 16, 16, 3), labels=np.arange(240) // 8)
     return add_dataset(AddRequest(name="photos", source=folder / "photos.npz", root=folder))
@@ -192,10 +194,11 @@ def test_bytes_are_as_good_as_floats_and_cost_a_quarter(glyphs):
     assert kept_bytes(bytewise) == 3 * 64
 
 
-def test_a_prototype_is_the_mean_of_all_its_images_whatever_set_they_came_in(glyphs):
+@pytest.mark.parametrize("power", [0.0, 0.5])
+def test_a_prototype_is_the_mean_of_all_its_images_whatever_set_they_came_in(glyphs, power):
     """Three sets of one class of images: the mean of nine, not of means that forget how many they stand for."""
     task = cfsl.Tasks(glyphs, TaskSpec.type_a(nss=3, n_way=2, k_target=2), numbers=range(1))[0]
-    learner = Champion(net=TINY, views="one", numbers="float32", knows_copies=False)
+    learner = Champion(net=TINY, views="one", numbers="float32", knows_copies=False, length_power=power)
     meta = learner.init((1, 28, 28), generator())
     tasks = cfsl.Tasks(glyphs, task.spec, numbers=range(1))
     shown = [learner.embed(meta, support.images) for support in task.support_sets]
@@ -203,7 +206,8 @@ def test_a_prototype_is_the_mean_of_all_its_images_whatever_set_they_came_in(gly
     means = torch.stack([torch.cat(shown)[torch.cat(labels) == k].mean(dim=0) for k in range(2)])
     cosines = learner.embed(meta, task.target.images) @ torch.nn.functional.normalize(means, dim=1).T
     trace = evaluate(learner, tasks, meta)
-    torch.testing.assert_close(torch.from_numpy(trace.logits[0]), 12 * cosines, atol=1e-4, rtol=1e-4)
+    expected = 12 * cosines / means.norm(dim=1) ** power
+    torch.testing.assert_close(torch.from_numpy(trace.logits[0]), expected, atol=1e-4, rtol=1e-4)
 
 
 def test_measures_of_a_copy_and_of_a_negative_by_hand():
@@ -253,6 +257,17 @@ def test_a_character_is_looked_at_in_eight_ways():
     torch.testing.assert_close(learner.embed(meta, image).norm(), torch.tensor(1.0))
 
 
+def test_a_photograph_is_seen_as_it_is_and_larger():
+    learner = Champion(photo_net=TINY_PHOTOS, knows_copies=False)
+    meta = learner.init((3, 16, 16), generator())
+    images = torch.rand(3, 3, 16, 16, generator=generator())
+    larger = torch.nn.functional.interpolate(images, (24, 24), mode="bilinear")
+    single = learner.replace(views="one")
+    views = [single.embed(meta, view) for view in (images, images.flip(3), larger, larger.flip(3))]
+    torch.testing.assert_close(learner.embed(meta, images), torch.nn.functional.normalize(sum(views), dim=1))
+    assert not torch.allclose(views[0], views[2], atol=1e-3)
+
+
 def test_a_photograph_and_its_mirror_image_are_the_same(photos):
     learner = Champion(photo_net=TINY_PHOTOS, knows_copies=False)
     meta = learner.init((3, 16, 16), generator())
@@ -288,7 +303,7 @@ def test_it_learns_photographs_from_a_classifier_at_another_size(photos, tmp_pat
     training = recipe.replace(
         validation_tasks=10,
         augmentation=recipe.augmentation.replace(side=12),
-        schedule=recipe.schedule.replace(epochs=1, updates=30, batch=32, warmup=5),
+        schedule=recipe.schedule.replace(epochs=1, updates=30, batch=32, warmup=5, average=0.5),
     )
     train(learner, training, photos, tmp_path)
     learned = best_weights(tmp_path)
@@ -298,7 +313,7 @@ def test_it_learns_photographs_from_a_classifier_at_another_size(photos, tmp_pat
     assert not torch.equal(first["scale"], learned["params"]["scale"])  # the classifier is the champion's own
     assert not torch.equal(first["matcher.1.weight"], learned["params"]["matcher.1.weight"])
     tasks = cfsl.Tasks(photos, TaskSpec.type_b(nss=2, n_way=1), split="test", numbers=range(40))
-    assert accuracy(learner, tasks, learned) > 0.5
+    assert accuracy(learner, tasks, learned) > 0.9
 
 
 def test_a_bench_trains_it_once_for_all_columns_by_its_own_recipe():
@@ -354,6 +369,58 @@ def test_images_can_be_brought_to_another_size():
         torch.full((2, 3, 16, 16), 0.3), torch.zeros(2, dtype=torch.int64), Augmentation(side=8), generator()
     )
     torch.testing.assert_close(flat, torch.full((2, 3, 8, 8), 0.3))
+
+
+def test_a_blend_is_two_images_in_the_share_that_it_says():
+    images = torch.rand(16, 3, 4, 4, generator=generator())
+    blends = [blended(images, Augmentation(blends=0.5), generator(seed)) for seed in range(200)]
+    alone = [blend for blend in blends if blend[2] == 1]
+    assert 70 < len(alone) < 130
+    assert all(torch.equal(seen, images) for seen, _, _ in alone)
+    shares = []
+    for seen, others, share in blends:
+        torch.testing.assert_close(seen, share * images + (1 - share) * images[others])
+        assert sorted(others.tolist()) == list(range(16))
+        shares.append(share)
+    assert np.mean([share for share in shares if share < 1]) == pytest.approx(0.5, abs=0.1)
+
+
+def test_without_blends_nothing_is_drawn():
+    """Whoever does not ask for blends trains with the same bits as before there were any."""
+    drawn = generator(3)
+    before = drawn.get_state()
+    seen, _, share = blended(torch.ones(4, 1, 2, 2), Augmentation(), drawn)
+    assert share == 1
+    assert torch.equal(seen, torch.ones(4, 1, 2, 2))
+    assert torch.equal(before, drawn.get_state())
+
+
+def test_the_loss_of_a_blend_is_shared_by_both_classes(photos):
+    """The loss is linear in the two targets: it lies where the share says between the losses of either label."""
+    learner = Champion(photo_net=TINY_PHOTOS, knows_copies=False)
+    recipe = recipe_for("short", "champion", TaskSpec.type_b(nss=2, n_way=1), characters=False)
+    training = recipe.replace(
+        augmentation=Augmentation(blends=1.0), schedule=recipe.schedule.replace(batch=12, epochs=1, updates=1)
+    )
+    objective = objective_of(learner, training, photos)
+    meta = objective.init(generator())
+    loss, _ = objective.loss(meta["params"], meta["stats"], 0)
+    drawn = _generator(training, "batch", 0)
+    tasks = cfsl.Tasks(photos, training.episodes, split="train", seed=training.seed)
+    chosen = torch.randint(int(tasks.class_sizes.sum()), (12,), generator=drawn)
+    labels = torch.from_numpy(np.repeat(np.arange(len(tasks.class_sizes)), tasks.class_sizes))[chosen]
+    images = torch.from_numpy(tasks.images.normalised(chosen.numpy().astype(np.int32)))
+    seen, others, share = blended(images, training.augmentation, drawn)
+    features, _ = TINY_PHOTOS.training_features(meta["params"], meta["stats"], seen)
+    first, second = (learner.classifier_loss(meta["params"], features, of) for of in (labels, labels[others]))
+    torch.testing.assert_close(loss, share * first + (1 - share) * second)
+    assert abs(float(first - second)) > 1e-3
+
+
+def test_blends_are_refused_outside_pretraining():
+    episodes = recipe_for("short", "champion", TaskSpec.type_b(nss=3))
+    with pytest.raises(SpecError, match=r"blends=0.5 is for pretraining"):
+        episodes.replace(augmentation=Augmentation(blends=0.5))
 
 
 def test_colour_changes_brightness_contrast_and_saturation_and_nothing_else():

@@ -5,11 +5,14 @@ It comes from our own experiments, not from a paper. Three ideas, each of which 
 1. An embedding from wide one-shot episodes (64 classes, every image the prototype in turn) with the cosine; a character
    turned or mirrored is another class, so that there are eight times as many. Each image is then looked at in all eight
    ways, and the cosines of the views are averaged: f(x) = (f(v_1 x), ..., f(v_8 x)), each of length 1. On photographs,
-   the embedding is that of a cosine classifier over all training classes, averaged over the image and its mirror image.
-2. A prototype for every class group and label, as in `multiproto`, kept in one byte a number.
+   the embedding is that of a cosine classifier over all training classes, averaged over the image and its mirror image,
+   as they are and half as large again.
+2. A prototype for every class group and label, as in `multiproto`, kept in one byte a number: the mean of embeddings of
+   length 1, which is the shorter the more they differ. Closeness is the cosine over the root of that length, so that a
+   class with many faces is not at a disadvantage.
 3. One bit a pixel of every support image (`pixel_memory.py`). What looks like a copy of one of them is taken for it:
-   p(c | x) ~ sum over the prototypes u of c of exp(s cos(f(x), p_u)) + exp(s k) sum over the images i of c of
-   odds(x is a copy of i). An image that is less close than k to every prototype is not familiar by class.
+   p(c | x) ~ sum over the prototypes u of c of exp(s cos(f(x), p_u) / |p_u|^(1/2)) + exp(s k) sum over the images i of
+   c of odds(x is a copy of i). An image that is less close than k to every prototype is not familiar by class.
 
 In tasks whose targets are other images of the classes, the second part is far below the first. It decides in the
 instance test, where class embeddings fail as soon as the target is noisy or hidden in part.
@@ -17,10 +20,11 @@ instance test, where class embeddings fail as soon as the target is noisy or hid
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from jaxtyping import Float, Float32, Int64
+from pydantic import Field
 from torch import Tensor
 from torch.nn import functional
 
@@ -65,6 +69,8 @@ class Champion(FrozenSpec):
     """How a character is looked at: in eight ways, moved by a pixel (the mean of five embeddings), or as it is."""
     groups: bool = True
     """Whether every class group has prototypes of its own, or labels that are used again are averaged."""
+    length_power: Annotated[float, Field(ge=0, le=2)] = 0.5
+    """Cosines are divided by this power of a prototype's length; with 0 they are left as they are."""
     numbers: Literal["int8", "float32"] = "int8"
     """What prototypes are kept in."""
     knows_copies: bool = True
@@ -96,7 +102,7 @@ class Champion(FrozenSpec):
         if self.views == "one":
             return [images]
         if images.shape[1] > 1:
-            return [images, images.flip(3)]
+            return [view for seen in (images, _enlarged(images)) for view in (seen, seen.flip(3))]
         if self.views == "shifts":
             return _shifted(images)
         return [torch.rot90(seen, quarter, (2, 3)) for seen in (images, images.flip(3)) for quarter in range(4)]
@@ -162,8 +168,10 @@ class Champion(FrozenSpec):
     def predict(self, state: State, images: Float[Tensor, "n numbers"]) -> Float[Tensor, "n labels"]:
         """Return log p(c | x) but for a constant: by class, and by copies."""
         features, labels = state["means"].shape[1], state["info"].labels
-        close = state["params"]["scale"] * closeness(images[:, :features], self._read(state["means"]), "cosine")
-        by_class = sums_by_label(close, state["labels"], labels)
+        means = self._read(state["means"])
+        lengths = means.norm(dim=1).clamp_min(_BYTE_STEP) ** self.length_power
+        close = closeness(images[:, :features], means, "cosine") / lengths
+        by_class = sums_by_label(state["params"]["scale"] * close, state["labels"], labels)
         if not self.knows_copies:
             return by_class
         values = images[:, features:]
@@ -184,6 +192,11 @@ class Champion(FrozenSpec):
 def _shape_of(batch: TaskBatch) -> ImageShape:
     channels, height, width = batch.target_images.shape[-3:]
     return channels, height, width
+
+
+def _enlarged(images: Images) -> Images:
+    """Return photographs half as large again: small things are then seen by later layers, too."""
+    return functional.interpolate(images, scale_factor=1.5, mode="bilinear", align_corners=False)
 
 
 def _shifted(images: Images) -> list[Images]:

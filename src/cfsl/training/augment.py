@@ -25,9 +25,21 @@ def augment(
         images = _turned(images, classes, generator)
     if augmentation.reflections:
         images = _reflected(images, classes, generator)
-    if augmentation.replace(quarter_turns=False, reflections=False, colour=0.0) != Augmentation():
+    if augmentation.replace(quarter_turns=False, reflections=False, colour=0.0, blends=0.0) != Augmentation():
         images = _warped(images, augmentation, generator)
     return _recoloured(images, augmentation.colour, generator) if augmentation.colour else images
+
+
+def blended(
+    images: Images, augmentation: Augmentation, generator: torch.Generator
+) -> tuple[Images, Int64[Tensor, " n"], float]:
+    """Return images, each with another one shining through, which one that is, and the share of the first (mixup)."""
+    alone = torch.arange(len(images))
+    if not augmentation.blends or float(torch.rand((), generator=generator)) >= augmentation.blends:
+        return images, alone, 1.0
+    share = float(torch.rand((), generator=generator))
+    others = torch.randperm(len(images), generator=generator)
+    return share * images + (1 - share) * images[others], others, share
 
 
 def _turned(images: Images, classes: Int64[Tensor, " n"], generator: torch.Generator) -> Images:

@@ -18,7 +18,7 @@ from cfsl.learners.base import Meta, Moment, first_weights
 from cfsl.nets.base import ImageShape, NetSpec
 from cfsl.nets.layers import Params, Stats
 from cfsl.sampling.philox import Stream
-from cfsl.training.augment import augment
+from cfsl.training.augment import augment, blended
 from cfsl.training.spec import Training
 
 Scalar = Float[Tensor, ""]
@@ -192,10 +192,14 @@ class _Pretraining:
         labels = self._class_of[chosen]
         memory_loss = _memory_loss(self._learner, params, images, self._training, update)
         images = augment(images, labels, self._training.augmentation, generator)
-        labels = labels.to(_device_of(params))
+        images, others, share = blended(images, self._training.augmentation, generator)
         shown = images.to(_device_of(params), memory_format=torch.channels_last)
         features, stats = self._net.training_features(params, stats, shown)
-        return self._classifier_loss(params, features, labels) + memory_loss, stats
+        loss = self._classifier_loss(params, features, labels.to(_device_of(params)))
+        if share < 1:
+            other_loss = self._classifier_loss(params, features, labels[others].to(_device_of(params)))
+            loss = share * loss + (1 - share) * other_loss
+        return loss + memory_loss, stats
 
     def _classifier_loss(self, params: Params, features: Tensor, labels: Tensor) -> Scalar:
         if isinstance(self._learner, OwnClassifier):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from cfsl.spec import Count, FrozenSpec, TaskSpec
 
@@ -34,6 +34,8 @@ class Augmentation(FrozenSpec):
     """Whether every other image is seen in a mirror."""
     colour: NotNegative = 0.0
     """How much brightness, contrast and saturation change, as a fraction."""
+    blends: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """How many updates see each image blended with another, in a share drawn evenly; for pretraining only."""
     side: Count | None = None
     """The height and width that images are brought to; None leaves them as they are."""
 
@@ -79,3 +81,12 @@ class Training(FrozenSpec):
     augmentation: Augmentation = Augmentation()
     schedule: Schedule = Schedule()
     seed: Annotated[int, Field(ge=0)] = 0
+
+    @model_validator(mode="after")
+    def _blends_need_classes(self) -> Self:
+        if self.augmentation.blends and not self.iid:
+            raise ValueError(
+                f"augmentation.blends={self.augmentation.blends} is for pretraining (iid=True): "
+                "a blend has no place in a support set"
+            )
+        return self
