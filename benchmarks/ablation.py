@@ -94,6 +94,7 @@ def answer_rows() -> dict[str, Any]:
         "five shifted views": Champion(views="shifts"),
         "eight turned views: the champion": Champion(),
         "one mean a label, whatever it stood for": ONE_VIEW.replace(groups=False),
+        "cosines as they are, whatever the length of the prototype": ONE_VIEW.replace(length_power=0.0),
         "prototypes in float32": ONE_VIEW.replace(numbers="float32"),
         "no memory of pixels": ONE_VIEW.replace(knows_copies=False),
         "batch statistics of the targets (transductive)": MultiProto(net=SmallResNet(), metric="cosine", norm="batch"),
