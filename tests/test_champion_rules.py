@@ -137,20 +137,24 @@ def test_it_knows_copies_where_its_class_embedding_is_lost(glyphs, matcher, corr
         assert accuracy(learner.replace(knows_copies=False), tasks, meta) < with_copies - 0.3
 
 
-def test_class_and_copy_are_weighed_as_written(glyphs, matcher):
-    """log [sum_u exp(s cos) + exp(0.7 s) sum_i odds], worked out from the images; one image a label."""
-    task = cfsl.Tasks(glyphs, TaskSpec.type_b(nss=3, n_way=2))[0]
-    learner = Champion(net=TINY, views="one", numbers="float32")
-    meta = learner.init((1, 28, 28), generator())
-    meta = {"params": meta["params"] | matcher, "stats": meta["stats"]}
+@pytest.mark.parametrize(("name", "familiar"), [("glyphs", 0.7), ("photos", 0.5)])
+def test_class_and_copy_are_weighed_as_written(request, matcher, name, familiar):
+    """log [sum_u exp(s cos) + exp(k s) sum_i odds], worked out from the images; one image a label."""
+    tasks = cfsl.Tasks(request.getfixturevalue(name), TaskSpec.instance(nss=3, k_shot=1), numbers=range(1))
+    task = tasks[0]
+    learner = Champion(net=TINY, photo_net=TINY_PHOTOS, views="one", numbers="float32")
+    meta = learner.init(tuple(task.target.images.shape[1:]), generator())
+    meta = {"params": meta["params"] | matcher | {"scale": torch.tensor(3.0)}, "stats": meta["stats"]}
     shown = torch.cat([support.images for support in task.support_sets])
     labels = torch.cat([support.labels for support in task.support_sets])
     alone = learner.replace(knows_copies=False)
     cosines = alone.embed(meta, task.target.images) @ alone.embed(meta, shown).T
-    odds = copy_log_odds(matcher, pixel_values(task.target.images), unpacked(packed(pixel_values(shown)), 784))
-    expected = torch.logaddexp(12 * cosines, odds + 12 * 0.7)[:, labels.argsort()]
-    trace = evaluate(learner, cfsl.Tasks(glyphs, TaskSpec.type_b(nss=3, n_way=2), numbers=range(1)), meta)
-    torch.testing.assert_close(torch.from_numpy(trace.logits[0]), expected, atol=1e-4, rtol=1e-4)
+    kept = pixel_values(shown)
+    odds = copy_log_odds(matcher, pixel_values(task.target.images), unpacked(packed(kept), kept.shape[1]))
+    expected = torch.logaddexp(3 * cosines, odds + 3 * familiar)[:, labels.argsort()]
+    logits = torch.from_numpy(evaluate(learner, tasks, meta).logits[0])
+    torch.testing.assert_close(logits, expected, atol=1e-4, rtol=1e-4)
+    assert not torch.allclose(logits, 3 * cosines[:, labels.argsort()], atol=1e-2)
 
 
 def test_other_images_of_the_classes_are_no_copies(glyphs, matcher):

@@ -48,5 +48,5 @@ the head of a set's classes k starts at their prototypes c_k; then
     "champion": """f(x)       = (f(v_1 x), ..., f(v_8 x)) over the eight ways to turn or mirror x, each of length 1
 p_{g,k}    = mean of f(x) over the support images x of label k in class group g
 logit_k(x) = log [sum_g exp(scale * cos(f(x), p_{g,k}) / sqrt(|p_{g,k}|))
-                  + exp(scale * 0.7) sum_i odds(x is a copy of image i of k)]""",
+                  + exp(scale * 0.7) sum_i odds(x is a copy of image i of k)]; on photographs 0.5, not 0.7""",
 }

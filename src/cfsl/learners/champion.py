@@ -51,8 +51,8 @@ Images = Float32[Tensor, "n channels height width"]
 
 _BYTE_STEP = 1 / 256
 """A normalised feature lies between -1/2 and 1/2 but for the rarest, which are cut."""
-_FAMILIAR = 0.7
-"""k: chosen on validation tasks."""
+_FAMILIAR, _FAMILIAR_PHOTO = 0.7, 0.5
+"""k for characters and for photographs, chosen on validation tasks; photographs are less close to their prototypes."""
 _SMOOTHING = 0.1
 
 
@@ -176,7 +176,8 @@ class Champion(FrozenSpec):
             return by_class
         values = images[:, features:]
         odds = copy_log_odds(state["params"], values, unpacked(state["codes"], values.shape[1]))
-        by_copy = sums_by_label(odds + _FAMILIAR * state["params"]["scale"], state["code_labels"], labels)
+        familiar = _FAMILIAR if state["info"].image_shape[0] == 1 else _FAMILIAR_PHOTO
+        by_copy = sums_by_label(odds + familiar * state["params"]["scale"], state["code_labels"], labels)
         return torch.logaddexp(by_class, by_copy)
 
     def _kept(self, means: Float[Tensor, "m features"]) -> Tensor:
