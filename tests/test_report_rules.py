@@ -374,6 +374,14 @@ def test_an_empty_folder_is_an_empty_page():
     assert "There are no result cards here yet." in text and "vegaEmbed=" not in text
 
 
+def test_rows_of_one_learner_are_told_apart_by_what_differs_in_their_settings():
+    first, other = found("protonet", 0.9), found("protonet", 0.8)
+    first.card["learner"]["settings"] = {"metric": "cosine", "net": {"filters": 64, "order": "conv-act-norm"}}
+    other.card["learner"]["settings"] = {"metric": "cosine", "net": {"filters": 16, "order": "conv-act-norm"}}
+    labels = [label for board in boards([first, other]) if board.suite == "table1" for label in board.rows]
+    assert labels == ["protonet (first settings)", "protonet (net.filters=16)"]
+
+
 def test_what_is_on_no_board_is_listed():
     text = page(Material(["x"], [found("protonet", 0.9, TaskSpec.type_b(7))]))
     assert "Other cards" in text and "7 support sets of 5 classes" in text

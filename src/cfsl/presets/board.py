@@ -7,7 +7,7 @@ different profiles, data sets or splits are on different boards.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -137,5 +137,14 @@ def _difference(first: Any, other: Any) -> str:
     """Say what distinguishes settings: the values of fields that differ from the first ones, or 'first'."""
     if not isinstance(first, dict) or not isinstance(other, dict):
         return str(other)
-    differing = [f"{name}={other[name]}" for name in other if first.get(name) != other[name]]
-    return ", ".join(differing) or "first settings"
+    return ", ".join(_differing("", first, other)) or "first settings"
+
+
+def _differing(prefix: str, first: Mapping[str, Any], other: Mapping[str, Any]) -> Iterator[str]:
+    """Yield each value that differs, as --set takes it: of a net, say, only what differs in it."""
+    for name, value in other.items():
+        before = first.get(name)
+        if isinstance(value, dict) and isinstance(before, dict):
+            yield from _differing(f"{prefix}{name}.", before, value)
+        elif value != before:
+            yield f"{prefix}{name}={value}"
