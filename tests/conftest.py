@@ -7,6 +7,7 @@ glyphs and on small archives made here.
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -33,6 +34,12 @@ from hypothesis import HealthCheck, settings  # noqa: E402 - the hook has to com
 
 settings.register_profile("cfsl", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("cfsl")
+
+
+def pytest_configure() -> None:
+    """Let Ctrl-C reach the programs under test: a shell starts what it puts in the background deaf to it."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 _TOGETHER = {
