@@ -99,3 +99,16 @@ def test_weights_without_a_gradient_stay():
     Muon([weight], [vector], rate=0.1, others_rate=0.1, weight_decay=0.1).step()
     assert weight.eq(1).all()
     assert vector.eq(1).all()
+
+
+def test_a_closure_works_out_gradient_and_loss():
+    weight = torch.ones(2, 2, requires_grad=True)
+    optimizer = Muon([weight], [], rate=0.1, others_rate=1.0, weight_decay=0.0)
+
+    def closure() -> float:
+        loss = (weight * torch.eye(2)).sum()
+        loss.backward()
+        return float(loss.detach())
+
+    assert optimizer.step(closure) == 2.0
+    torch.testing.assert_close(weight.detach(), 1 - 0.1 * orthogonal(torch.eye(2)))

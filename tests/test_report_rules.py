@@ -382,6 +382,17 @@ def test_rows_of_one_learner_are_told_apart_by_what_differs_in_their_settings():
     assert labels == ["protonet (first settings)", "protonet (net.filters=16)"]
 
 
+def test_weights_from_another_data_set_are_no_training_seed():
+    here, elsewhere = found("protonet", 0.9), found("protonet", 0.5)
+    for one, trained_on in ((here, here.card["tasks"]["data_fingerprint"]), (elsewhere, "f" * 64)):
+        one.card["checkpoint"] = {"identity": {"data": {"fingerprint": trained_on}, "training": {"seed": 0}}}
+    (board,) = (board for board in boards([here, elsewhere]) if board.suite == "table1")
+    assert {label: [one.card for cell in row.values() for one in cell] for label, row in board.rows.items()} == {
+        "protonet": [here.card],
+        "protonet (trained on other data)": [elsewhere.card],
+    }
+
+
 def test_what_is_on_no_board_is_listed():
     text = page(Material(["x"], [found("protonet", 0.9, TaskSpec.type_b(7))]))
     assert "Other cards" in text and "7 support sets of 5 classes" in text

@@ -121,7 +121,8 @@ def _labelled(cards: Sequence[Found]) -> dict[str, list[Found]]:
     for found in cards:
         learner = found.card["learner"]
         key = json.dumps(learner["settings"], sort_keys=True)
-        by_learner.setdefault(learner["name"], {}).setdefault(key, []).append(found)
+        name = learner["name"] + (" (trained on other data)" if _is_from_elsewhere(found.card) else "")
+        by_learner.setdefault(name, {}).setdefault(key, []).append(found)
     labelled = {}
     for name, variants in by_learner.items():
         if len(variants) == 1:
@@ -131,6 +132,12 @@ def _labelled(cards: Sequence[Found]) -> dict[str, list[Found]]:
             for key, several in variants.items():
                 labelled[f"{name} ({_difference(first, json.loads(key))})"] = several
     return labelled
+
+
+def _is_from_elsewhere(card: Card) -> bool:
+    """Whether the weights come from another data set than the tasks: they are no training seed among others."""
+    trained_on = ((card.get("checkpoint") or {}).get("identity") or {}).get("data")
+    return trained_on is not None and trained_on["fingerprint"] != card["tasks"]["data_fingerprint"]
 
 
 def _difference(first: Any, other: Any) -> str:

@@ -7,8 +7,7 @@ of that name for matrices only, and without the step for all other weights, whic
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable
 
 import torch
 from jaxtyping import Float
@@ -36,8 +35,12 @@ class Muon(torch.optim.Optimizer):
         super().__init__([group for group in groups if group["params"]], {"weight_decay": None})
 
     @torch.no_grad()
-    def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        """Move all weights that have a gradient."""
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+        """Move all weights that have a gradient, which the closure works out if there is one."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
         for group in self.param_groups:
             for weight in group["params"]:
                 if weight.grad is None:
@@ -46,6 +49,7 @@ class Muon(torch.optim.Optimizer):
                     self._move_matrix(weight, weight.grad, group["lr"])
                 else:
                     self._move_other(weight, weight.grad, group["lr"], group["weight_decay"])
+        return loss
 
     def _move_matrix(self, weight: Tensor, gradient: Tensor, rate: float) -> None:
         state = self.state[weight]
