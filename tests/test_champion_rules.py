@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
@@ -10,9 +12,11 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 import cfsl
+from cfsl.cli.learning import weights_for
 from cfsl.data.catalog import AddRequest, add_dataset
-from cfsl.errors import SpecError
+from cfsl.errors import CfslError, SpecError
 from cfsl.harness.evaluate import evaluate
+from cfsl.harness.state import flatten
 from cfsl.learners.champion import Champion
 from cfsl.learners.multiproto import MultiProto
 from cfsl.learners.pixel_memory import (
@@ -31,7 +35,8 @@ from cfsl.nets.small_resnet import SmallResNet
 from cfsl.presets.cells import Request, cells_of
 from cfsl.spec import Noise, Occlusion, TaskSpec
 from cfsl.training.augment import augment, blended
-from cfsl.training.loop import best_weights, train
+from cfsl.training.checkpoint import read_checkpoint, write_checkpoint
+from cfsl.training.loop import LAST, best_weights, read_weights, train
 from cfsl.training.objective import _generator, objective_of
 from cfsl.training.recipes import recipe_for
 from cfsl.training.spec import Augmentation, Schedule, Training
@@ -137,7 +142,7 @@ def test_it_knows_copies_where_its_class_embedding_is_lost(glyphs, matcher, corr
         assert accuracy(learner.replace(knows_copies=False), tasks, meta) < with_copies - 0.3
 
 
-@pytest.mark.parametrize(("name", "familiar"), [("glyphs", 0.7), ("photos", 0.5)])
+@pytest.mark.parametrize(("name", "familiar"), [("glyphs", 0.7), ("photos", 0.4)])
 def test_class_and_copy_are_weighed_as_written(request, matcher, name, familiar):
     """log [sum_u exp(s cos) + exp(k s) sum_i odds], worked out from the images; one image a label."""
     tasks = cfsl.Tasks(request.getfixturevalue(name), TaskSpec.instance(nss=3, k_shot=1), numbers=range(1))
@@ -261,15 +266,64 @@ def test_a_character_is_looked_at_in_eight_ways():
     torch.testing.assert_close(learner.embed(meta, image).norm(), torch.tensor(1.0))
 
 
-def test_a_photograph_is_seen_as_it_is_and_larger():
+def test_a_photograph_is_seen_in_three_sizes_about_the_centre_of_each():
+    unit = partial(torch.nn.functional.normalize, dim=1)
     learner = Champion(photo_net=TINY_PHOTOS, knows_copies=False)
     meta = learner.init((3, 16, 16), generator())
+    centres = torch.rand(3, 8, generator=generator()) / 4
+    meta["stats"]["centres"] = centres
     images = torch.rand(3, 3, 16, 16, generator=generator())
-    larger = torch.nn.functional.interpolate(images, (24, 24), mode="bilinear")
-    single = learner.replace(views="one")
-    views = [single.embed(meta, view) for view in (images, images.flip(3), larger, larger.flip(3))]
-    torch.testing.assert_close(learner.embed(meta, images), torch.nn.functional.normalize(sum(views), dim=1))
-    assert not torch.allclose(views[0], views[2], atol=1e-3)
+    seen = [torch.nn.functional.interpolate(images, (side, side), mode="bilinear") for side in (12, 16, 20)]
+    plain = [
+        unit(TINY_PHOTOS.features(meta["params"], meta["stats"], view, norm="running"))
+        + unit(TINY_PHOTOS.features(meta["params"], meta["stats"], view.flip(3), norm="running"))
+        for view in seen
+    ]
+    expected = unit(torch.cat([unit(unit(both) - centre) for both, centre in zip(plain, centres, strict=True)], dim=1))
+    torch.testing.assert_close(learner.embed(meta, images), expected)
+
+
+@pytest.mark.parametrize("views", ["turns", "one"])
+def test_centres_are_the_mean_embeddings_of_training_photographs(photos, tmp_path, views):
+    """As they are in the data set, whatever augmentation shows, at the end of every epoch."""
+    learner = Champion(photo_net=TINY_PHOTOS, knows_copies=False, views=views)
+    recipe = recipe_for("short", "champion", TaskSpec.type_b(nss=2, n_way=1), characters=False)
+    training = recipe.replace(
+        validation_tasks=1,
+        augmentation=recipe.augmentation.replace(side=12),
+        schedule=recipe.schedule.replace(epochs=2, updates=3, batch=8, warmup=1, average=0.5, keep=2),
+    )
+    train(learner, training, photos, tmp_path)
+    tasks = cfsl.Tasks(photos, training.episodes, split="train")
+    images = torch.from_numpy(tasks.images.normalised(np.arange(tasks.class_sizes.sum(), dtype=np.int32)))
+    for epoch in ("epoch-0000", "epoch-0001"):
+        meta = read_weights(tmp_path / f"{epoch}.safetensors")
+        centreless = {**meta, "stats": {**meta["stats"], "centres": torch.zeros(1, 8)}}
+        sizes = {"turns": (12, 16, 20), "one": (16,)}[views]
+        for side, centre in zip(sizes, meta["stats"]["centres"], strict=True):
+            view = torch.nn.functional.interpolate(images, (side, side), mode="bilinear")
+            single = learner.replace(views="one")
+            seen = [single.embed(centreless, view), single.embed(centreless, view.flip(3))]
+            both = seen[0] if views == "one" else torch.nn.functional.normalize(sum(seen), dim=1)
+            torch.testing.assert_close(centre, both.mean(dim=0), atol=1e-5, rtol=1e-4)
+            assert centre.norm() > 0.1
+    run, _ = read_checkpoint(tmp_path / LAST)
+    assert not run["stats/centres"].any()  # training itself knows nothing of them
+
+
+def test_characters_have_no_centres():
+    assert "centres" not in Champion(net=TINY).init((1, 28, 28), generator())["stats"]
+
+
+def test_weights_without_centres_are_refused_in_one_line(photos, tmp_path):
+    learner = Champion(photo_net=TINY_PHOTOS, knows_copies=False)
+    meta = learner.init((3, 16, 16), generator())
+    del meta["stats"]["centres"]
+    path = tmp_path / "old.safetensors"
+    write_checkpoint(path, {f"meta/{name}": tensor for name, tensor in flatten(meta).items()}, {})
+    tasks = cfsl.Tasks(photos, TaskSpec.type_b(nss=2, n_way=1), split="test", numbers=range(1))
+    with pytest.raises(CfslError, match=r"old\.safetensors has no 'centres', and champion needs it in shape \(3, 8\)"):
+        weights_for("champion", learner, path, tasks)
 
 
 def test_a_photograph_and_its_mirror_image_are_the_same(photos):

@@ -276,9 +276,10 @@ def _other_settings(notes: dict[str, Any] | None, learner: Any) -> list[str]:
 
 def _require_fit(name: str, weights: Any, wanted: Any, checkpoint: Path) -> None:
     """Refuse weights of another learner or network. Tables and heads are the learner's to judge: they fit a task."""
-    for path, tensor in wanted.get("params", {}).items():
-        found = weights["params"].get(path)
-        fits_task = path.startswith(("rates.", "scales.", "head.", "critic."))
+    given = {**weights["params"], **weights["stats"]}
+    for path, tensor in {**wanted.get("params", {}), **wanted.get("stats", {})}.items():
+        found = given.get(path)
+        fits_task = path.startswith(("rates.", "scales.", "head.", "critic.", "targets."))
         if found is None or (found.shape != tensor.shape and not fits_task):
             what = f"has no '{path}'" if found is None else f"has '{path}' of shape {tuple(found.shape)}"
             raise CfslError(

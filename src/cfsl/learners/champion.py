@@ -5,8 +5,9 @@ It comes from our own experiments, not from a paper. Three ideas, each of which 
 1. An embedding from wide one-shot episodes (64 classes, every image the prototype in turn) with the cosine; a character
    turned or mirrored is another class, so that there are eight times as many. Each image is then looked at in all eight
    ways, and the cosines of the views are averaged: f(x) = (f(v_1 x), ..., f(v_8 x)), each of length 1. On photographs,
-   the embedding is that of a cosine classifier over all training classes, averaged over the image and its mirror image,
-   as they are and half as large again.
+   the embedding is that of a cosine classifier over all training classes, averaged over the image and its mirror image.
+   The views are three sizes, and in each of them the mean embedding of training photographs is taken off: what all
+   images of a size have in common tells nothing about their classes.
 2. A prototype for every class group and label, as in `multiproto`, kept in one byte a number: the mean of embeddings of
    length 1, which is the shorter the more they differ. Closeness is the cosine over the root of that length, so that a
    class with many faces is not at a disadvantage.
@@ -20,6 +21,7 @@ instance test, where class embeddings fail as soon as the target is noisy or hid
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Annotated, Literal
 
 import torch
@@ -51,7 +53,9 @@ Images = Float32[Tensor, "n channels height width"]
 
 _BYTE_STEP = 1 / 256
 """A normalised feature lies between -1/2 and 1/2 but for the rarest, which are cut."""
-_FAMILIAR, _FAMILIAR_PHOTO = 0.7, 0.5
+_PHOTO_SIZES = (0.75, 1.0, 1.25)
+"""Training shows crops at the first of them."""
+_FAMILIAR, _FAMILIAR_PHOTO = 0.7, 0.4
 """k for characters and for photographs, chosen on validation tasks; photographs are less close to their prototypes."""
 _SMOOTHING = 0.1
 
@@ -66,7 +70,8 @@ class Champion(FrozenSpec):
         widths=(48, 96, 192, 384), stem_kernel=5, stem_stride=2, embedding=None, pooled_norm=True
     )
     views: Literal["turns", "shifts", "one"] = "turns"
-    """How a character is looked at: in eight ways, moved by a pixel (the mean of five embeddings), or as it is."""
+    """How a character is looked at: in eight ways, moved by a pixel (the mean of five embeddings), or as it is. A
+    photograph is looked at in three sizes, or as it is."""
     groups: bool = True
     """Whether every class group has prototypes of its own, or labels that are used again are averaged."""
     length_power: Annotated[float, Field(ge=0, le=2)] = 0.5
@@ -84,32 +89,56 @@ class Champion(FrozenSpec):
         """Draw first weights of the net, and of what tells copies."""
         params, stats = self.net_for(image_shape).init(image_shape, generator)
         matcher = init_matcher(generator) if self.knows_copies else {}
+        if image_shape[0] > 1:
+            centre = torch.zeros(self.photo_net.feature_count(image_shape))
+            stats = {**stats, "centres": centre.repeat(len(self._sizes), 1)}
         return {"params": params | {"scale": torch.tensor(12.0)} | matcher, "stats": stats}
+
+    def calibrated(self, meta: Meta, batches: Iterable[Images]) -> Meta:
+        """Return the weights with the mean embedding of training photographs in every size."""
+        if "centres" not in meta["stats"]:
+            return meta
+        embedded = torch.cat([self._photo_features(meta, images) for images in batches], dim=1)
+        return {**meta, "stats": {**meta["stats"], "centres": embedded.mean(dim=1)}}
 
     def embed(self, meta: Meta, images: Images) -> Float[Tensor, "n numbers"]:
         """Return the embedding of all views, and after it the grey values that copies are known by."""
-        net = self.net_for((images.shape[1], images.shape[2], images.shape[3]))
-        embedded = [
-            functional.normalize(net.features(meta["params"], meta["stats"], view, norm="running"), dim=1)
-            for view in self._views(images)
-        ]
-        turned = self.views == "turns" and images.shape[1] == 1
-        features = torch.cat(embedded, dim=1) if turned else torch.stack(embedded).sum(dim=0)
-        features = functional.normalize(features, dim=1)
+        if images.shape[1] > 1:
+            centred = self._photo_features(meta, images) - meta["stats"]["centres"][:, None]
+            views = functional.normalize(centred, dim=2)
+        else:
+            views = torch.stack([self._unit_features(meta, view) for view in self._character_views(images)])
+            views = views.sum(dim=0, keepdim=True) if self.views == "shifts" else views
+        features = functional.normalize(views.transpose(0, 1).flatten(1), dim=1)
         return torch.cat([features, pixel_values(images)], dim=1) if self.knows_copies else features
 
-    def _views(self, images: Images) -> list[Images]:
+    def _unit_features(self, meta: Meta, images: Images) -> Float[Tensor, "n features"]:
+        net = self.net_for((images.shape[1], images.shape[2], images.shape[3]))
+        return functional.normalize(net.features(meta["params"], meta["stats"], images, norm="running"), dim=1)
+
+    def _photo_features(self, meta: Meta, images: Images) -> Float[Tensor, "sizes n features"]:
+        """Return the embedding of photographs in every size, of both mirror images together."""
+        if self.views == "one":
+            return self._unit_features(meta, images)[None]
+        seen = [_resized(images, size) for size in self._sizes]
+        both = [self._unit_features(meta, view) + self._unit_features(meta, view.flip(3)) for view in seen]
+        return functional.normalize(torch.stack(both), dim=2)
+
+    @property
+    def _sizes(self) -> tuple[float, ...]:
+        return (1.0,) if self.views == "one" else _PHOTO_SIZES
+
+    def _character_views(self, images: Images) -> list[Images]:
         if self.views == "one":
             return [images]
-        if images.shape[1] > 1:
-            return [view for seen in (images, _enlarged(images)) for view in (seen, seen.flip(3))]
         if self.views == "shifts":
             return _shifted(images)
         return [torch.rot90(seen, quarter, (2, 3)) for seen in (images, images.flip(3)) for quarter in range(4)]
 
     def _feature_count(self, image_shape: ImageShape) -> int:
-        turned = self.views == "turns" and image_shape[0] == 1
-        return (8 if turned else 1) * self.net_for(image_shape).feature_count(image_shape)
+        character_views = 8 if self.views == "turns" else 1
+        views = len(self._sizes) if image_shape[0] > 1 else character_views
+        return views * self.net_for(image_shape).feature_count(image_shape)
 
     def episode_loss(
         self, params: Params, stats: Stats, batch: TaskBatch, *, turns: bool, moment: Moment
@@ -195,9 +224,11 @@ def _shape_of(batch: TaskBatch) -> ImageShape:
     return channels, height, width
 
 
-def _enlarged(images: Images) -> Images:
-    """Return photographs half as large again: small things are then seen by later layers, too."""
-    return functional.interpolate(images, scale_factor=1.5, mode="bilinear", align_corners=False)
+def _resized(images: Images, size: float) -> Images:
+    """Return photographs in another size: things that are small or large in them are then seen by other layers."""
+    if size == 1:
+        return images
+    return functional.interpolate(images, scale_factor=size, mode="bilinear", align_corners=False)
 
 
 def _shifted(images: Images) -> list[Images]:

@@ -81,7 +81,7 @@ class NetSpec(FrozenSpec):
         self.feature_count(_shape(images))
         seen: Stats = {}
         features = self.forward(params, batch_norm(params, seen), in_layout_of(params, images))
-        return features, moved_stats(stats, seen, momentum)
+        return features, moved_stats(stats, {**stats, **seen}, momentum)
 
 
 def _shape(images: Images) -> ImageShape:

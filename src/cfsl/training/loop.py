@@ -24,6 +24,7 @@ from cfsl.learners.base import Learner, Meta
 from cfsl.learners.maml_fast import accelerated
 from cfsl.metrics.accuracy import summarise, task_accuracies
 from cfsl.nets import in_channels_last
+from cfsl.training.calibration import calibrated
 from cfsl.training.checkpoint import (
     optimizer_tensors,
     read_checkpoint,
@@ -104,10 +105,11 @@ def _trained(
     watch(Started(run.update, run.history[-1].accuracy if run.history else None))
     while run.update < schedule.total and not _is_out_of_patience(run.history, schedule):
         epoch = _one_epoch(run, objective, schedule, watch)
-        epoch.accuracy = _accuracy(learner, run.learned(), validation, device)
+        learned = calibrated(learner, run.learned(), training, data, device)
+        epoch.accuracy = _accuracy(learner, learned, validation, device)
         run.history.append(epoch)
         watch(epoch)
-        _save(run, folder, about, schedule.keep)
+        _save(run, learned, folder, about, schedule.keep)
         watch(Saved(epoch, run.update))
     return run.history
 
@@ -258,13 +260,13 @@ def _epoch_file(epoch: int) -> str:
     return f"epoch-{epoch:04d}.safetensors"
 
 
-def _save(run: _Run, folder: Path, about: dict[str, Any], keep: int) -> None:
+def _save(run: _Run, learned: Meta, folder: Path, about: dict[str, Any], keep: int) -> None:
     """Write the epoch's weights, then the file that resuming reads, then remove what is no longer needed."""
     notes = about | {"update": run.update, "history": [vars(epoch) for epoch in run.history]}
     best = _best_epochs(run.history, keep)
     newest = run.history[-1].epoch
     if newest in best:
-        tensors = {f"meta/{path}": tensor for path, tensor in flatten(run.learned()).items()}
+        tensors = {f"meta/{path}": tensor for path, tensor in flatten(learned).items()}
         write_checkpoint(folder / _epoch_file(newest), tensors, notes)
     everything = {f"params/{name}": tensor for name, tensor in run.params.items()}
     everything |= {f"stats/{name}": tensor for name, tensor in run.stats.items()}

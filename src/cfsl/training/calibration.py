@@ -1,0 +1,46 @@
+"""What a learner wants to know of training images as they are: training shows them cropped, coloured and blended."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+import torch
+from jaxtyping import Float32
+from torch import Tensor
+
+from cfsl.data.store import Dataset
+from cfsl.data.tasks import Tasks
+from cfsl.learners.base import Meta
+from cfsl.training.spec import Training
+
+Images = Float32[Tensor, "n channels height width"]
+
+_IMAGES, _AT_ONCE = 1024, 64
+
+
+@runtime_checkable
+class Calibrating(Protocol):
+    """A learner whose embedding rests on statistics of training images."""
+
+    def calibrated(self, meta: Meta, batches: Iterable[Images]) -> Meta:
+        """Return the weights with these statistics."""
+        ...
+
+
+@torch.no_grad()
+def calibrated(learner: Any, meta: Meta, training: Training, data: Dataset, device: str) -> Meta:
+    """Return weights with what the learner wants to know of training images; others are left as they are."""
+    if not isinstance(learner, Calibrating):
+        return meta
+    return learner.calibrated(meta, _training_images(training, data, device))
+
+
+def _training_images(training: Training, data: Dataset, device: str) -> Iterator[Images]:
+    """Return images from all over the training classes, as many of each as can be: always the same ones."""
+    tasks = Tasks(data, training.episodes, split="train", seed=training.seed)
+    count = int(tasks.class_sizes.sum())
+    chosen = np.unique(np.linspace(0, count - 1, min(_IMAGES, count)).round()).astype(np.int32)
+    for start in range(0, len(chosen), _AT_ONCE):
+        yield torch.from_numpy(tasks.images.normalised(chosen[start : start + _AT_ONCE])).to(device)
