@@ -318,6 +318,7 @@ def test_a_data_set_that_is_not_there_is_said_to_be_missing(run, tmp_path, monke
         (("tabel1",), "there is no suite 'tabel1'; did you mean 'table1'?"),
         (("table1", "--profile", "quikc"), "there is no profile 'quikc'; did you mean 'quick'?"),
         (("table1", "--learners", "protonets"), "did you mean 'protonet'?"),
+        (("table1", "--columns", "b3"), "did you mean 'B3'?"),
         (("table1", "--columns", "B4"), "there is no column of this suite 'B4'"),
         (("smoke", "--engine", "process"), "did you mean 'processes'?"),
         (("smoke", "--engine", "local", "--workers", "2"), "one step at a time"),

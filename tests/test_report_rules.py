@@ -226,6 +226,14 @@ def test_the_front_has_what_nobody_beats_in_all_of_accuracy_memory_and_operation
     pareto_figure(pareto).savefig(tmp_path / "pareto.pdf")
 
 
+def test_long_names_leave_room_for_the_panels():
+    pareto = paretos_of([board_of([found(name, 0.9) for name in ("protonet", "maml_low", "init_tune")])])[0]
+    long = "champion (knows_copies=False, net.embedding=64, net.widths=[16, 24, 48, 64], views=one)"
+    figure = pareto_figure(replace(pareto, rows=[{**row, "series": long} for row in pareto.rows]))
+    shown = figure.legends[0].get_texts()[0].get_text()
+    assert shown.replace("\n", " ") == long and max(map(len, shown.splitlines())) <= 32
+
+
 def test_forgetting_is_shown_where_learners_were_asked_after_every_support_set(tmp_path):
     cards = [found("protonet", 0.9), found("maml_low", 0.8)]
     matrix = np.array([[0.9, np.nan, np.nan], [0.8, 0.9, np.nan], [0.7, 0.8, 0.9]])

@@ -82,9 +82,10 @@ class DataFlowError(LearnerError):
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """End a sentence with the known name closest to `name`, if there is one: ``; did you mean 'x'?``."""
-    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
-    return f"; did you mean '{close[0]}'?" if close else "."
+    """End a sentence with the known name closest to `name`, in whatever case: ``; did you mean 'x'?``."""
+    by_letters = {candidate.casefold(): candidate for candidate in known}
+    close = difflib.get_close_matches(name.casefold(), by_letters, n=1, cutoff=0.5)
+    return f"; did you mean '{by_letters[close[0]]}'?" if close else "."
 
 
 def lookup(table: Mapping[str, T], name: str, what: str) -> T:

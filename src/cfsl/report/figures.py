@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from textwrap import fill
 from typing import Any
 
 from matplotlib.figure import Figure
@@ -14,6 +15,7 @@ from cfsl.report.styles import LIGHT, Style, styles
 
 _ACROSS = 4
 _LEGEND_ROWS = 26
+_LEGEND_WIDTH = 32
 _SMALL = 8
 
 
@@ -148,5 +150,6 @@ def _legend(figure: Figure, axes: Sequence[Any], title: str, where: str) -> None
         for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
             named.setdefault(label, handle)
     look: dict[str, Any] = {"fontsize": 7, "frameon": False, "ncols": math.ceil(len(named) / _LEGEND_ROWS)}
-    figure.legend(list(named.values()), list(named), loc="outside right center", **look)
+    labels = [fill(label, _LEGEND_WIDTH) for label in named]
+    figure.legend(list(named.values()), labels, loc="outside right center", **look)
     figure.suptitle(f"{title}: {where}" if where else title, fontsize=10)
