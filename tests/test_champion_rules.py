@@ -289,15 +289,17 @@ def test_centres_are_the_mean_embeddings_of_training_photographs(photos, tmp_pat
     learner = Champion(photo_net=TINY_PHOTOS, knows_copies=False, views=views)
     recipe = recipe_for("short", "champion", TaskSpec.type_b(nss=2, n_way=1), characters=False)
     training = recipe.replace(
-        validation_tasks=1,
+        validation_tasks=20,
         augmentation=recipe.augmentation.replace(side=12),
         schedule=recipe.schedule.replace(epochs=2, updates=3, batch=8, warmup=1, average=0.5, keep=2),
     )
-    train(learner, training, photos, tmp_path)
+    history = train(learner, training, photos, tmp_path)
+    validation = cfsl.Tasks(photos, training.validation, split="val", numbers=range(20))
     tasks = cfsl.Tasks(photos, training.episodes, split="train")
     images = torch.from_numpy(tasks.images.normalised(np.arange(tasks.class_sizes.sum(), dtype=np.int32)))
-    for epoch in ("epoch-0000", "epoch-0001"):
-        meta = read_weights(tmp_path / f"{epoch}.safetensors")
+    for epoch in history:
+        meta = read_weights(tmp_path / f"epoch-{epoch.epoch:04d}.safetensors")
+        assert epoch.accuracy == accuracy(learner, validation, meta)
         centreless = {**meta, "stats": {**meta["stats"], "centres": torch.zeros(1, 8)}}
         sizes = {"turns": (12, 16, 20), "one": (16,)}[views]
         for side, centre in zip(sizes, meta["stats"]["centres"], strict=True):
