@@ -387,7 +387,29 @@ def test_rows_of_one_learner_are_told_apart_by_what_differs_in_their_settings():
     first.card["learner"]["settings"] = {"metric": "cosine", "net": {"filters": 64, "order": "conv-act-norm"}}
     other.card["learner"]["settings"] = {"metric": "cosine", "net": {"filters": 16, "order": "conv-act-norm"}}
     labels = [label for board in boards([first, other]) if board.suite == "table1" for label in board.rows]
-    assert labels == ["protonet (first settings)", "protonet (net.filters=16)"]
+    assert labels == ["protonet", "protonet (net.filters=16)"]
+
+
+def test_settings_have_the_same_name_in_every_column():
+    """Settings that are alone in a column are no others there; the ones that fill most columns need no mention."""
+    usual = [found("protonet", 0.9, TaskSpec.type_b(nss)) for nss in (3, 5, 10)]
+    other = [found("protonet", 0.8, TaskSpec.type_b(3)), found("protonet", 0.7, TaskSpec.type_c(3))]
+    for one in other:
+        one.card["learner"]["settings"] = {"metric": "cosine"}
+    for one in usual:
+        one.card["learner"]["settings"] = {"metric": "euclidean", "added_later": 1}
+    (board,) = (board for board in boards([*other, *usual]) if board.suite == "table1")
+    assert {label: list(row) for label, row in board.rows.items()} == {
+        "protonet": ["B3", "B5", "B10"],
+        "protonet (metric=cosine, no added_later)": ["B3", "C3"],
+    }
+
+
+def test_settings_chosen_for_every_column_are_one_row():
+    cards = [found("protonet", 0.9, TaskSpec.type_b(nss)) for nss in (3, 5)]
+    cards[1].card["learner"]["settings"] = {"metric": "cosine"}
+    (board,) = (board for board in boards(cards) if board.suite == "table1")
+    assert {label: list(row) for label, row in board.rows.items()} == {"protonet": ["B3", "B5"]}
 
 
 def test_weights_from_another_data_set_are_no_training_seed():

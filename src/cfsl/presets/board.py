@@ -95,9 +95,10 @@ def _same(spec: TaskSpec, stated: Mapping[str, Any]) -> bool:
 def _board(suite: str, data: str, splits: str, profile: str, found: Mapping[str, Sequence[Found]]) -> Board:
     columns = [column for column in SUITES[suite].columns(data) if column in found]
     rows: dict[str, dict[str, list[Found]]] = {}
+    labels = _Labels([found[column] for column in columns])
     for column in columns:
-        for label, cards in _labelled(found[column]).items():
-            rows.setdefault(label, {})[column] = sorted(cards, key=lambda one: (seed_of(one.card), one.path))
+        for one in sorted(found[column], key=lambda one: (seed_of(one.card), one.path)):
+            rows.setdefault(labels.of(one.card), {}).setdefault(column, []).append(one)
     known = [*SUITES[suite].learners, *sorted(rows)]
     return Board(
         suite,
@@ -115,23 +116,39 @@ def _name(label: str, known: Sequence[str]) -> str:
     return bare if bare in known else label
 
 
-def _labelled(cards: Sequence[Found]) -> dict[str, list[Found]]:
-    """Group the cards of a cell by learner; where one has several settings, by settings too."""
-    by_learner: dict[str, dict[str, list[Found]]] = {}
-    for found in cards:
-        learner = found.card["learner"]
-        key = json.dumps(learner["settings"], sort_keys=True)
-        name = learner["name"] + (" (trained on other data)" if _is_from_elsewhere(found.card) else "")
-        by_learner.setdefault(name, {}).setdefault(key, []).append(found)
-    labelled = {}
-    for name, variants in by_learner.items():
-        if len(variants) == 1:
-            labelled[name] = next(iter(variants.values()))
-        else:
-            first = json.loads(next(iter(variants)))
-            for key, several in variants.items():
-                labelled[f"{name} ({_difference(first, json.loads(key))})"] = several
-    return labelled
+class _Labels:
+    """What the rows of a board are called: their learner and, where it has several settings in a column, what differs.
+
+    The settings that fill most columns need no mention.
+    """
+
+    def __init__(self, columns: Sequence[Sequence[Found]]) -> None:
+        shown: dict[str, dict[str, set[int]]] = {}
+        for number, cards in enumerate(columns):
+            for one in cards:
+                shown.setdefault(_row_name(one.card), {}).setdefault(_settings(one.card), set()).add(number)
+        self._usual = {name: max(variants, key=lambda key: len(variants[key])) for name, variants in shown.items()}
+        self._ambiguous = {
+            name
+            for name, variants in shown.items()
+            if sum(len(columns) for columns in variants.values()) > len(set().union(*variants.values()))
+        }
+
+    def of(self, card: Card) -> str:
+        name = _row_name(card)
+        if name not in self._ambiguous:
+            return name
+        difference = _difference(json.loads(self._usual[name]), card["learner"]["settings"])
+        return f"{name} ({difference})" if difference else name
+
+
+def _row_name(card: Card) -> str:
+    name: str = card["learner"]["name"]
+    return f"{name} (trained on other data)" if _is_from_elsewhere(card) else name
+
+
+def _settings(card: Card) -> str:
+    return json.dumps(card["learner"]["settings"], sort_keys=True)
 
 
 def _is_from_elsewhere(card: Card) -> bool:
@@ -140,18 +157,21 @@ def _is_from_elsewhere(card: Card) -> bool:
     return trained_on is not None and trained_on["fingerprint"] != card["tasks"]["data_fingerprint"]
 
 
-def _difference(first: Any, other: Any) -> str:
-    """Say what distinguishes settings: the values of fields that differ from the first ones, or 'first'."""
-    if not isinstance(first, dict) or not isinstance(other, dict):
-        return str(other)
-    return ", ".join(_differing("", first, other)) or "first settings"
+def _difference(usual: Any, other: Any) -> str:
+    """Say what distinguishes settings from the usual ones; nothing if they are the same."""
+    if not isinstance(usual, dict) or not isinstance(other, dict):
+        return "" if usual == other else str(other)
+    return ", ".join(_differing("", usual, other))
 
 
-def _differing(prefix: str, first: Mapping[str, Any], other: Mapping[str, Any]) -> Iterator[str]:
+def _differing(prefix: str, usual: Mapping[str, Any], other: Mapping[str, Any]) -> Iterator[str]:
     """Yield each value that differs, as --set takes it: of a net, say, only what differs in it."""
     for name, value in other.items():
-        before = first.get(name)
+        before = usual.get(name)
         if isinstance(value, dict) and isinstance(before, dict):
             yield from _differing(f"{prefix}{name}.", before, value)
-        elif value != before:
+        elif name not in usual or value != before:
             yield f"{prefix}{name}={value}"
+    for name in usual:
+        if name not in other:
+            yield f"no {prefix}{name}"
