@@ -16,15 +16,14 @@ from cfsl.data.tasks import Tasks
 from cfsl.errors import LearnerError
 from cfsl.harness.devices import require_device
 from cfsl.harness.isolate import IsolatedRun
-from cfsl.harness.run import Outcome, StrictRun, TrustingRun, require_separate_answers
+from cfsl.harness.run import Outcome, StrictRun, TrustingRun
+from cfsl.harness.table import Table, embedding_table, remembered_table
 from cfsl.harness.trace import Trace
 from cfsl.harness.workers import Workers, on_device, threads
 from cfsl.learners.base import FixedEmbedding, Learner, Meta, Support, TaskInfo
 from cfsl.learners.maml_fast import accelerated
 from cfsl.sampling.plan import groups_seen
 
-_EMBEDDED_AT_ONCE = 32
-"""Small enough for the maps to stay in the cache: twice as fast as 256 on the CPU."""
 _PLANNED_AT_ONCE = 256
 
 
@@ -106,7 +105,7 @@ def run_tasks(
         _load(learner, tasks, meta)
     uses_table = _uses_table(learner, tasks, conditions)
     with threads(1), torch.no_grad(), _started(learner, meta, conditions, embedded=uses_table) as run:
-        embedding = _embedding_table(run.embed, tasks, conditions.device) if uses_table else None
+        embedding = _table(run, learner, meta, tasks, conditions) if uses_table else None
         outcomes = []
         for task in _unlabelled(tasks):
             info = replace(task_info(tasks, task.number), device=conditions.device)
@@ -215,16 +214,13 @@ def _started(
         yield (StrictRun if conditions.law else TrustingRun)(learner, meta, embedded=embedded)
 
 
-def _embedding_table(embed: Callable[[Tensor], Tensor], tasks: Tasks, device: str) -> Float[Tensor, "all *features"]:
-    """Embed every image of the split, each on its own."""
-    count, parts = len(tasks.images.rows), []
-    for start in range(0, count, _EMBEDDED_AT_ONCE):
-        numbers = np.arange(start, min(start + _EMBEDDED_AT_ONCE, count), dtype=np.int32)
-        images = torch.from_numpy(tasks.images.normalised(numbers)).to(device)
-        parts.append(embed(images))
-        if start == 0:
-            require_separate_answers("embed", embed, images, parts[0])
-    return torch.cat(parts)
+def _table(
+    run: StrictRun | TrustingRun | IsolatedRun, learner: Learner, meta: Meta, tasks: Tasks, conditions: Conditions
+) -> Table:
+    """Return all images embedded; in isolation, by a new process each time."""
+    if conditions.isolate:
+        return embedding_table(run.embed, tasks, conditions.device)
+    return remembered_table(run.embed, learner, meta, tasks, conditions.device)
 
 
 def _trace(tasks: Tasks, outcomes: list[Outcome], *, progressive: bool) -> Trace:
