@@ -81,6 +81,8 @@ def main(size: Size = FULL) -> None:
     with Progress(*columns, console=console) as progress:
 
         def bar(what: str, total: int) -> Callable[[int], None]:
+            if not console.is_terminal:
+                console.print(f"{what} ...")  # bars are drawn at the end, in a file
             task = progress.add_task(what, total=total)
             return lambda finished: progress.advance(task, finished)
 
