@@ -14,7 +14,7 @@ from hypothesis.extra import numpy as arrays
 import cfsl
 from cfsl.cli.learning import weights_for
 from cfsl.data.catalog import AddRequest, add_dataset
-from cfsl.errors import CfslError, SpecError
+from cfsl.errors import CfslError, CheckpointError, SpecError
 from cfsl.harness.evaluate import evaluate
 from cfsl.harness.state import flatten
 from cfsl.learners.champion import Champion
@@ -311,6 +311,19 @@ def test_centres_are_the_mean_embeddings_of_training_photographs(photos, tmp_pat
             assert centre.norm() > 0.1
     run, _ = read_checkpoint(tmp_path / LAST)
     assert not run["stats/centres"].any()  # training itself knows nothing of them
+
+
+def test_a_run_from_before_there_were_centres_is_refused_in_one_line(photos, tmp_path):
+    learner = Champion(photo_net=TINY_PHOTOS, knows_copies=False)
+    recipe = recipe_for("short", "champion", TaskSpec.type_b(nss=2, n_way=1), characters=False)
+    schedule = recipe.schedule.replace(epochs=1, updates=1, batch=8)
+    training = recipe.replace(validation_tasks=1, schedule=schedule)
+    train(learner, training, photos, tmp_path)
+    tensors, notes = read_checkpoint(tmp_path / LAST)
+    del tensors["stats/centres"]
+    write_checkpoint(tmp_path / LAST, tensors, notes)
+    with pytest.raises(CheckpointError, match=r"has no 'centres': it was written by an older version"):
+        train(learner, training, photos, tmp_path)
 
 
 def test_characters_have_no_centres():

@@ -131,7 +131,7 @@ class _Labels:
         self._ambiguous = {
             name
             for name, variants in shown.items()
-            if sum(len(columns) for columns in variants.values()) > len(set().union(*variants.values()))
+            if sum(len(numbers) for numbers in variants.values()) > len(set().union(*variants.values()))
         }
 
     def of(self, card: Card) -> str:

@@ -38,7 +38,7 @@ def calibrated(learner: Any, meta: Meta, training: Training, data: Dataset, devi
 
 
 def _training_images(training: Training, data: Dataset, device: str) -> Iterator[Images]:
-    """Return images from all over the training classes, as many of each as can be: always the same ones."""
+    """Yield images that are spread evenly over the training classes: always the same ones."""
     tasks = Tasks(data, training.episodes, split="train", seed=training.seed)
     count = int(tasks.class_sizes.sum())
     chosen = np.unique(np.linspace(0, count - 1, min(_IMAGES, count)).round()).astype(np.int32)

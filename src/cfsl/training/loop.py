@@ -291,6 +291,11 @@ def _resume(run: _Run, path: Path, identity: dict[str, Any]) -> None:
         raise CheckpointError(
             f"{path.parent} holds another run: {'; '.join(differences[:3])}. Choose another folder, or delete it."
         )
+    lacking = sorted(run.stats.keys() - unflatten(tensors, "stats").keys())
+    if lacking:
+        raise CheckpointError(
+            f"{path} has no '{lacking[0]}': it was written by an older version. Train anew elsewhere."
+        )
     with torch.no_grad():
         for name, tensor in unflatten(tensors, "params").items():
             run.params[name].copy_(tensor)
