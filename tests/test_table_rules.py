@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -113,4 +115,19 @@ def test_a_table_that_is_too_large_is_not_kept(glyphs, embedded, monkeypatch):
         embedded.clear()
         evaluate(SMALL, tasks_of(glyphs), first_weights())
         assert sum(embedded) >= len(tasks_of(glyphs).images.rows)
+    assert table._LAST == {}
+
+
+def test_a_table_belongs_to_its_data_set(glyphs):
+    """Also where another one has the same rows in the same split."""
+    tasks = tasks_of(glyphs)
+    others = SimpleNamespace(images=tasks.images, data=SimpleNamespace(fingerprint="0" * 64))
+    same = SimpleNamespace(images=tasks.images, data=SimpleNamespace(fingerprint=glyphs.fingerprint))
+    origin = table._origin(SMALL, first_weights(), tasks, "cpu")
+    assert table._origin(SMALL, first_weights(), same, "cpu") == origin
+    assert table._origin(SMALL, first_weights(), others, "cpu") != origin
+
+
+def test_isolated_processes_embed_for_themselves(glyphs, embedded):
+    evaluate(SMALL, tasks_of(glyphs), first_weights(), isolate=True)
     assert table._LAST == {}
