@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import resource
 import shutil
 import signal
@@ -22,6 +23,7 @@ from cfsl.engine.shelf import Shelf
 from cfsl.engine.spec import RunSpec
 from cfsl.presets.cells import Request, cells_of, opened, runs_of
 from cfsl.results.card import read_card
+from cfsl.training.checkpoint import read_notes
 
 pytestmark = pytest.mark.usefixtures("glyphs")
 CELLS = ("smoke", "--tasks", "3", "--columns", "A3,B3", "--learners", "pixel_nn,anil,chance")
@@ -303,6 +305,21 @@ def test_a_data_set_that_is_too_small_for_a_column_is_said_to_be_and_the_others_
     assert done.code == 0 and "n/a" in done.out
     assert "not applicable: glyphs-400x20 wide2:" in done.out and "needs 200" in done.out
     assert len(list(Path("bench/cards").glob("*.json"))) == 1
+
+
+def test_where_validation_classes_are_few_training_is_validated_on_fewer_support_sets_and_says_so(run):
+    names = opened("glyphs-400x20", None).info.class_names
+    parts = {"train": (0, 300), "val": (300, 320), "test": (320, 400)}
+    Path("mine.json").write_text(json.dumps({part: names[first:end] for part, (first, end) in parts.items()}))
+    mine = ("--data", "glyphs-400x20", "--splits", "mine.json")
+    done = run("bench", "table1", *mine, "--learners", "maml_low", "--columns", "B3,B10,D8", "--plan")
+    assert done.code == 0 and "not applicable" not in done.out
+    assert re.findall(r"validated with nss (\d+)", done.out) == ["3", "4", "8"]
+    done = run("train", "protonet", *mine, "--type", "B", "--nss", "5", "--epochs", "1", "--updates", "1")
+    assert done.code == 0 and "validated with nss 4: glyphs-400x20 has 20 validation classes" in done.out
+    assert read_notes(next(Path("runs").rglob("last.safetensors")))["identity"]["training"]["validation"]["nss"] == 4
+    done = run("train", "protonet", *mine, "--type", "B", "--nss", "4", "--n-way", "30", "--out", "other")
+    assert done.code == 2 and "val has 20 classes; this task needs 120" in done.err
 
 
 def test_a_data_set_that_is_not_there_is_said_to_be_missing(run, tmp_path, monkeypatch):

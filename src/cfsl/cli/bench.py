@@ -257,7 +257,8 @@ def _plan_lines(lines: list[tuple[Cell, str, str]]) -> Iterator[str]:
 def _schedule(training: Any) -> str:
     schedule = training.schedule
     unit = "images" if training.iid else "tasks"
-    return f"{schedule.epochs} x {schedule.updates} updates of {schedule.batch} {unit}"
+    length = f"{schedule.epochs} x {schedule.updates} updates of {schedule.batch} {unit}"
+    return f"{length}, validated with nss {training.validation.nss}"
 
 
 def _hours(seconds: float) -> str:

@@ -50,6 +50,7 @@ def train(
     from cfsl.learners.maml_low import MamlLow
     from cfsl.results.evaluation import described
     from cfsl.training.loop import train as run_training
+    from cfsl.training.recipes import validated_within
     from cfsl.training.tensorboard import require_tensorboard, tensorboard_log
 
     _require_defaults(setting)
@@ -64,7 +65,11 @@ def train(
     data = setting.open()
     characters = data.info.recipe.channels == 1
     lengths = {"epochs": epochs, "updates": updates}
-    training = _training(learner, recipe, setting.spec(), lengths, training_seed, characters=characters)
+    asked = _training(learner, recipe, setting.spec(), lengths, training_seed, characters=characters)
+    training = validated_within(data, asked)
+    if training != asked and not json:
+        classes = len(data.classes_of("val"))
+        say(f"validated with nss {training.validation.nss}: {data.name} has {classes} validation classes")
     folder = out or Path("runs") / f"{learner.replace(':', '-')}-{setting.data}-{recipe}"
     run = {
         "learner": {"name": learner, **described(built)},

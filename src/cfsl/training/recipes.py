@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from cfsl.data.store import Dataset
 from cfsl.errors import lookup
+from cfsl.sampling import is_feasible, nearest_feasible
 from cfsl.spec import TaskSpec
 from cfsl.training.spec import Augmentation, Schedule, Training
 
@@ -124,3 +126,10 @@ def recipe_for(name: str, kind: str, task: TaskSpec, *, characters: bool = True)
     """Return the training of a recipe for a learner that is trained on 'tasks', by 'meta', by 'pretraining' ..."""
     recipe = lookup(RECIPES, name, "training recipe")[kind]
     return recipe(task) if characters else _ON_PHOTOGRAPHS.get(kind, recipe)(task)
+
+
+def validated_within(data: Dataset, training: Training) -> Training:
+    """Return a training that validates on fewer support sets, if the validation classes are too few for all of them."""
+    sizes, asked = data.class_sizes[data.classes_of("val")], training.validation
+    near = None if is_feasible(sizes, asked) else nearest_feasible(sizes, asked)
+    return training.replace(validation=near) if near and near == asked.replace(nss=near.nss) else training
