@@ -46,6 +46,7 @@ docs: setup
 
 leaderboard: setup
 	$(BIN)/cfsl table all results --format markdown --out docs/leaderboard.md
+	$(BIN)/python docs/_ext/readme_table.py
 
 benchmark: setup
 	$(BIN)/python benchmarks/sampling.py

@@ -231,6 +231,28 @@ def test_the_documentation_is_built_without_a_warning(tmp_path):
 # ---- numbers
 
 
+def test_the_table_of_the_readme_is_what_the_cards_say():
+    from readme_table import BEGIN, END, readme_table, spliced
+
+    from cfsl.results.card import read_card
+
+    readme = (ROOT / "README.md").read_text("utf-8")
+    assert spliced(readme, readme_table(ROOT)) == readme, "run 'make leaderboard'"
+    made = readme.split(BEGIN)[1].split(END)[0]
+    assert "| published | 95.30 / 91.52 / 83.72 | *45.44* / *35.10* / *27.39* |" in made
+    places = [*((kind, nss) for kind in "BCA" for nss in (3, 5, 10)), ("D", 4), ("D", 8)]
+    rows = re.findall(r"(?m)^\| `(\w+)` \| (.+) \|$", made)
+    assert len(rows) >= 10
+    for learner, cells in rows:
+        numbers = re.split(r" \| | / ", cells)
+        for (kind, nss), number in zip(places, numbers, strict=True):
+            cards = sorted(
+                (ROOT / "results" / "omniglot-quick").glob(f"omniglot-{kind}-nss{nss}-{learner}-quick-s*.json")
+            )
+            means = [read_card(card)["metrics"]["accuracy"]["mean"] for card in cards]
+            assert number == (f"{100 * sum(means) / len(means):.2f}" if means else "-")
+
+
 def test_the_errata_have_the_numbers_of_papers_and_cards():
     from measured import measured
 
