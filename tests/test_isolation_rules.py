@@ -24,11 +24,13 @@ import pytest
 import torch
 
 from cfsl.errors import CfslError, DataFlowError, LearnerError
-from cfsl.harness import isolate, law, wire
+from cfsl.harness import forked, law, wire
 from cfsl.harness import state as state_module
-from cfsl.harness.isolate import IsolatedRun, Template
+from cfsl.harness import template as template_module
+from cfsl.harness.isolate import IsolatedRun
 from cfsl.harness.run import StrictRun
 from cfsl.harness.state import StateCodec
+from cfsl.harness.template import Template
 from cfsl.learners.base import Support
 from test_law_rules import INFO, LABELS, Honest, InFile, InLearnedWeights, nearest, supports, targets
 
@@ -39,10 +41,10 @@ LINUX = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks i
 @pytest.fixture(scope="module")
 def template():
     """One for all tests; it has pytest, which every worker would import for the learners of this module."""
-    program = isolate._program
-    isolate._program = lambda descriptor: f"import pytest; {program(descriptor)}"
+    program = template_module._program
+    template_module._program = lambda descriptor: f"import pytest; {program(descriptor)}"
     template = Template()
-    isolate._program = program
+    template_module._program = program
     yield template
     template.close()
 
@@ -101,7 +103,7 @@ def test_weights_and_images_arrive_as_they_lay_in_memory():
     last = torch.rand(2, 3, 4, 5).to(memory_format=torch.channels_last)
     tree = {"net": {"a": last, "b": torch.rand(3, 2).t(), "c": torch.rand(2, 1).expand(2, 3), "d": torch.zeros(0, 2)}}
     codec = StateCodec({}, INFO)
-    back = isolate._laid_out(codec.unpack(codec.pack(tree)), isolate._strides(tree))["net"]
+    back = forked.laid_out(codec.unpack(codec.pack(tree)), forked.strides_of(tree))["net"]
     assert all(torch.equal(back[key], tree["net"][key]) for key in "abcd")
     assert back["a"].stride() == last.stride() and back["b"].stride() == (1, 2) and back["c"].stride() == (3, 1)
 
@@ -517,7 +519,7 @@ def test_what_cannot_be_isolated_is_refused(template, monkeypatch):
         IsolatedRun(Honest(), {"a": torch.zeros(1, device="meta")}, template=template)
     with pytest.raises(LearnerError, match="on the CPU, not on cuda"):
         IsolatedRun(Honest(), {}, template=template).task(replace(INFO, device="cuda"), supports(), targets)
-    monkeypatch.setattr(isolate, "_in_worker", True)
+    monkeypatch.setattr(forked, "_in_worker", True)
     with pytest.raises(LearnerError, match="if __name__ == '__main__':"):
         Template()
     monkeypatch.delattr(os, "fork")
