@@ -255,10 +255,9 @@ def _plan_lines(lines: list[tuple[Cell, str, str]]) -> Iterator[str]:
 
 
 def _schedule(training: Any) -> str:
-    schedule = training.schedule
-    unit = "images" if training.iid else "tasks"
-    length = f"{schedule.epochs} x {schedule.updates} updates of {schedule.batch} {unit}"
-    return f"{length}, validated with nss {training.validation.nss}"
+    schedule, batch = training.schedule, training.schedule.batch
+    each = f"{batch} images" if training.iid else f"{batch} {training.episodes.n_way}-way tasks"
+    return f"{schedule.epochs} x {schedule.updates} updates of {each}, validated with nss {training.validation.nss}"
 
 
 def _hours(seconds: float) -> str:

@@ -70,6 +70,7 @@ def sweep(
     from cfsl.sweep.crew import Job
     from cfsl.sweep.study import require_optuna
     from cfsl.sweep.trials import Sweep, sound, training_for
+    from cfsl.training.recipes import fitted_to
 
     signal.signal(signal.SIGTERM, _stop)
     look_in_current_folder()
@@ -81,6 +82,7 @@ def sweep(
     data = setting.open()
     lengths = {"epochs": epochs, "updates": updates}
     characters = data.info.recipe.channels == 1
+    training = training_for(learner, recipe, task, training_seed, lengths, characters=characters)
     asked = sound(
         Sweep(
             learner=learner,
@@ -89,7 +91,7 @@ def sweep(
             task=task,
             tasks=tasks,
             task_seed=setting.seed,
-            training=training_for(learner, recipe, task, training_seed, lengths, characters=characters),
+            training=training and fitted_to(data, training),
             seed=training_seed,
             space=wanted,
             method=chosen,

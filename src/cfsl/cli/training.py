@@ -15,6 +15,7 @@ from cfsl.cli.setting import Setting, takes_setting
 from cfsl.errors import CfslError, SpecError, lookup
 
 if TYPE_CHECKING:
+    from cfsl.data.store import Dataset
     from cfsl.spec import TaskSpec
     from cfsl.training.events import Event, Watcher
     from cfsl.training.spec import Training
@@ -50,7 +51,7 @@ def train(
     from cfsl.learners.maml_low import MamlLow
     from cfsl.results.evaluation import described
     from cfsl.training.loop import train as run_training
-    from cfsl.training.recipes import validated_within
+    from cfsl.training.recipes import fitted_to
     from cfsl.training.tensorboard import require_tensorboard, tensorboard_log
 
     _require_defaults(setting)
@@ -66,10 +67,9 @@ def train(
     characters = data.info.recipe.channels == 1
     lengths = {"epochs": epochs, "updates": updates}
     asked = _training(learner, recipe, setting.spec(), lengths, training_seed, characters=characters)
-    training = validated_within(data, asked)
-    if training != asked and not json:
-        classes = len(data.classes_of("val"))
-        say(f"validated with nss {training.validation.nss}: {data.name} has {classes} validation classes")
+    training = fitted_to(data, asked)
+    if not json:
+        _say_what_was_fitted(asked, training, data)
     folder = out or Path("runs") / f"{learner.replace(':', '-')}-{setting.data}-{recipe}"
     run = {
         "learner": {"name": learner, **described(built)},
@@ -117,6 +117,16 @@ def _training(
     training = recipe_for(recipe, kind, task, characters=characters)
     wanted = {name: value for name, value in lengths.items() if value is not None}
     return training.replace(seed=seed, schedule=training.schedule.replace(**wanted))
+
+
+def _say_what_was_fitted(asked: Training, training: Training, data: Dataset) -> None:
+    """Say where the recipe had to give way to the number of classes."""
+    if training.episodes != asked.episodes:
+        classes = len(data.classes_of("train"))
+        say(f"episodes of {training.episodes.n_way} classes: {data.name} has {classes} training classes")
+    if training.validation != asked.validation:
+        classes = len(data.classes_of("val"))
+        say(f"validated with nss {training.validation.nss}: {data.name} has {classes} validation classes")
 
 
 def _unit(training: Training) -> str:

@@ -22,7 +22,7 @@ from cfsl.presets.suites import SUITES, Place, Suite, suites_named
 from cfsl.results.evaluation import described
 from cfsl.sampling import require_feasible
 from cfsl.spec import TaskSpec
-from cfsl.training.recipes import validated_within
+from cfsl.training.recipes import fitted_to
 from cfsl.training.spec import Training
 
 _TRAINERS = {"tasks": "protonet", "pretraining": "pretrain_tune", "champion": "champion"}
@@ -183,7 +183,7 @@ class _Table:
             shared = {name: value for name, value in bare.items() if name.split(".")[0] in _SHARED_FIELDS}
             trainer = learner_spec(_TRAINERS[kind], shared)
         data = opened(place.data, self._request.splits)
-        training = validated_within(data, self._training(kind, place))
+        training = fitted_to(data, self._training(kind, place))
         _require_trainable(data, training)
         return TrainSpec(
             learner=trainer, data=data_spec(data, self._request.splits), training=training.replace(seed=seed)

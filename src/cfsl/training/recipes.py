@@ -128,8 +128,14 @@ def recipe_for(name: str, kind: str, task: TaskSpec, *, characters: bool = True)
     return recipe(task) if characters else _ON_PHOTOGRAPHS.get(kind, recipe)(task)
 
 
-def validated_within(data: Dataset, training: Training) -> Training:
-    """Return a training that validates on fewer support sets, if the validation classes are too few for all of them."""
-    sizes, asked = data.class_sizes[data.classes_of("val")], training.validation
-    near = None if is_feasible(sizes, asked) else nearest_feasible(sizes, asked)
-    return training.replace(validation=near) if near and near == asked.replace(nss=near.nss) else training
+def fitted_to(data: Dataset, training: Training) -> Training:
+    """Return a training whose own episodes are narrower, or its validation tasks shorter, if classes are too few."""
+    episodes = _nearest(data, "train", training.episodes, "n_way") if training.turns else training.episodes
+    return training.replace(episodes=episodes, validation=_nearest(data, "val", training.validation, "nss"))
+
+
+def _nearest(data: Dataset, split: str, task: TaskSpec, field: str) -> TaskSpec:
+    """Return a task with less of one field, if it can be drawn then, and only then."""
+    sizes = data.class_sizes[data.classes_of(split)]
+    near = None if is_feasible(sizes, task) else nearest_feasible(sizes, task)
+    return near if near and near == task.replace(**{field: getattr(near, field)}) else task
