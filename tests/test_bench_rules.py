@@ -23,6 +23,7 @@ from cfsl.engine.shelf import Shelf
 from cfsl.engine.spec import RunSpec
 from cfsl.presets.cells import Request, cells_of, opened, runs_of
 from cfsl.results.card import read_card
+from cfsl.results.claims import run_hash
 from cfsl.training.checkpoint import read_notes
 
 pytestmark = pytest.mark.usefixtures("glyphs")
@@ -128,6 +129,27 @@ def test_what_is_done_is_not_done_again(undisturbed, run, tmp_path):
     again = run("bench", *TINY, "--engine", "local", "--out", "copy")
     assert again.code == 0 and "pixel_nn" in again.out
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "copy").rglob("*.json")} == before
+
+
+def rewritten(path: Path, change) -> None:
+    """Give a card another run, with its hash, and the name that goes with it."""
+    card = json.loads(path.read_text())
+    change(card["run"])
+    card["run_hash"] = run_hash(card["run"])
+    new = path.with_name(f"{path.stem[:-10]}{card['run_hash'][:10]}.json")
+    new.write_text(json.dumps(card))
+    path.unlink()
+
+
+def test_a_card_from_before_a_field_was_added_is_still_that_cell_s(undisturbed, run, tmp_path):
+    shutil.copytree(undisturbed, tmp_path / "copy")
+    anil, pixels = (next(tmp_path.glob(f"copy/cards/*-B-*-{name}-*.json")) for name in ("anil", "pixel_nn"))
+    rewritten(anil, lambda spec: spec["train"]["training"]["augmentation"].pop("blends"))
+    planned = run("bench", *TINY, "--out", "copy", "--plan")
+    assert planned.code == 0 and "6 cells: 6 done; 0 trainings" in planned.out
+    rewritten(pixels, lambda spec: spec.update(task_seed=1))
+    planned = run("bench", *TINY, "--out", "copy", "--plan")
+    assert planned.code == 0 and "6 cells: 5 done, 1 to do" in planned.out
 
 
 def test_a_cell_of_another_suite_or_order_is_the_same_cell(undisturbed, run, tmp_path):

@@ -25,7 +25,7 @@ from filelock import FileLock, Timeout
 from cfsl.engine.pieces import read_piece
 from cfsl.engine.spec import RunSpec, TrainSpec, built
 from cfsl.engine.steps import CardStep, PieceStep, Step, TrainStep
-from cfsl.errors import CardError, CheckpointError
+from cfsl.errors import CardError, CheckpointError, SpecError
 from cfsl.files import written_whole
 from cfsl.results.card import read_card
 from cfsl.training.loop import is_whole_and_finished
@@ -38,6 +38,11 @@ def _sha256(path: Path) -> str | None:
         return None
 
 
+def today_hash(card: dict[str, Any]) -> str | None:
+    """Return the hash of a card's run with what its spec did not have yet as it is by default, which is as it was."""
+    return None if card.get("run") is None else RunSpec(**card["run"]).hash
+
+
 class Shelf:
     """A folder of results that several benches may fill at once."""
 
@@ -46,8 +51,16 @@ class Shelf:
         self.folder = folder
 
     def card(self, run: RunSpec) -> Path:
-        """Return where the card of a run is, or will be."""
-        return self.folder / "cards" / f"{run.name}.json"
+        """Return where the card of a run is, or will be; from before specs had all of today's fields it has another name."""
+        path = self.folder / "cards" / f"{run.name}.json"
+        return path if path.exists() else self._earlier_card(run) or path
+
+    def _earlier_card(self, run: RunSpec) -> Path | None:
+        for path in sorted((self.folder / "cards").glob(f"{run.unhashed_name}-*.json")):
+            with contextlib.suppress(CardError, SpecError):
+                if today_hash(read_card(path)) == run.hash:
+                    return path
+        return None
 
     def training(self, train: TrainSpec) -> Path:
         """Return the folder of a training run."""
@@ -81,7 +94,7 @@ class Shelf:
         if not path.exists():
             return False
         card = read_card(path)
-        if card.get("run_hash") != run.hash:
+        if card.get("run_hash") != run.hash and today_hash(card) != run.hash:
             raise CardError(f"{path} is the card of another run ({str(card.get('run_hash'))[:12]})")
         answers = card["answers"]
         if answers is None or _sha256(path.with_name(answers["file"])) != answers["sha256"]:

@@ -106,9 +106,14 @@ class RunSpec(FrozenSpec):
     @property
     def name(self) -> str:
         """The name of its card."""
+        return f"{self.unhashed_name}-{self.hash[:_SHORT]}"
+
+    @property
+    def unhashed_name(self) -> str:
+        """What its name begins with, whatever fields a run may have."""
         learner = self.learner.name.replace(":", "-")
         place = f"{self.data.name}-{self.task.task_type}-nss{self.task.nss}"
-        return f"{place}-{learner}-{self.profile}-s{self.seed}-{self.hash[:_SHORT]}"
+        return f"{place}-{learner}-{self.profile}-s{self.seed}"
 
 
 def _hash(identity: dict[str, Any]) -> str:
