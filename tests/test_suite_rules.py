@@ -7,9 +7,11 @@ import pytest
 from cfsl.presets.cells import Request, cells_of, runs_of
 from cfsl.presets.columns import FIGURE_4, INSTANCE, SCALING, TABLE_1, corrupted
 from cfsl.presets.hyper import paper_2_changes, paper_2_rate
+from cfsl.presets.profiles import PROFILES
 from cfsl.presets.suites import SUITES, suites_named
 from cfsl.results.published import published
 from cfsl.spec import TaskSpec
+from cfsl.training.recipes import recipe_for
 
 pytestmark = pytest.mark.usefixtures("glyphs")
 DATA = ("glyphs-400x20",)
@@ -176,3 +178,19 @@ def test_a_network_that_was_asked_for_by_a_dotted_name_is_the_one_that_is_traine
     run = cells("table1", learners=("pretrain_tune_replay",), columns=("D4",), changes=asked)[0].run
     assert run is not None and run.train is not None
     assert run.train.learner.settings["net"]["widths"] == [8, 8] == run.learner.settings["inner"]["net"]["widths"]
+
+
+@pytest.mark.parametrize("kind", ["tasks", "meta", "pretraining", "champion"])
+def test_photographs_are_never_turned_or_bent_in_short_training_and_characters_never_mirrored_one_by_one(kind):
+    photographs = recipe_for("short", kind, TaskSpec.type_b(3), characters=False).augmentation
+    assert photographs.mirror
+    assert not (photographs.degrees or photographs.elastic or photographs.shear or photographs.quarter_turns)
+    characters = recipe_for("short", kind, TaskSpec.type_b(3)).augmentation
+    assert not (characters.mirror or characters.crop or characters.colour)
+
+
+def test_quick_on_photographs_is_as_the_recipe_and_half_as_long():
+    characters = PROFILES["quick"].training("tasks", "protonet", TaskSpec.type_b(3), True)
+    photographs = PROFILES["quick"].training("tasks", "protonet", TaskSpec.type_b(3), False)
+    assert 2 * photographs.schedule.total == characters.schedule.total
+    assert photographs.augmentation == recipe_for("short", "tasks", TaskSpec.type_b(3), characters=False).augmentation

@@ -51,7 +51,7 @@ class Shelf:
         self.folder = folder
 
     def card(self, run: RunSpec) -> Path:
-        """Return where the card of a run is, or will be; from before specs had all of today's fields it has another name."""
+        """Return where the card of a run is, or will be; an earlier one, with fewer fields, has another name."""
         path = self.folder / "cards" / f"{run.name}.json"
         return path if path.exists() else self._earlier_card(run) or path
 

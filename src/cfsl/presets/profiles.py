@@ -11,7 +11,7 @@ from typing import Any
 
 from cfsl.spec import TaskSpec
 from cfsl.training.recipes import recipe_for
-from cfsl.training.spec import Augmentation, Training
+from cfsl.training.spec import Training
 
 SHARED_EPISODES = TaskSpec.type_b(3)
 """What learners that fit any task are validated on where one training serves them all."""
@@ -56,17 +56,19 @@ _QUICK_LENGTHS: Mapping[str, tuple[int, int]] = {
     "proto_maml": (10, 50),
 }
 """Epochs, and updates in each, by learner or by kind of training."""
+_QUICK_ON_PHOTOGRAPHS: Mapping[str, tuple[int, int]] = {**_QUICK_LENGTHS, "tasks": (10, 100)}
+"""An image is six times as much work as a character."""
 
 
 def _quick(kind: str, learner: str, task: TaskSpec, characters: bool) -> Training:
     training = recipe_for("short", kind, task, characters=characters)
     if kind == "champion":
         return training
-    epochs, updates = _QUICK_LENGTHS.get(learner) or _QUICK_LENGTHS.get(kind) or (10, 50)
-    augmentation = training.augmentation if characters else Augmentation()
+    lengths = _QUICK_LENGTHS if characters else _QUICK_ON_PHOTOGRAPHS
+    epochs, updates = lengths.get(learner) or lengths.get(kind) or (10, 50)
     batch = 1 if learner in _HIGH_END else training.schedule.batch
     schedule = training.schedule.replace(epochs=epochs, updates=updates, batch=batch)
-    return training.replace(schedule=schedule, augmentation=augmentation)
+    return training.replace(schedule=schedule)
 
 
 _SMOKE_LENGTHS: Mapping[str, dict[str, Any]] = {

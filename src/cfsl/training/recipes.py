@@ -12,6 +12,8 @@ from cfsl.training.spec import Augmentation, Schedule, Training
 
 MILD = Augmentation(degrees=8.0, log_scale=0.1, shear=0.1, shift=1.5, elastic=0.04)
 """For characters of 28 x 28 pixels."""
+PHOTOGRAPHIC = Augmentation(crop=0.5, mirror=True, colour=0.4)
+"""For photographs, which are neither turned nor bent."""
 
 
 def paper(task: TaskSpec) -> Training:
@@ -96,6 +98,21 @@ def meta_short(task: TaskSpec) -> Training:
     )
 
 
+def short_on_photographs(task: TaskSpec) -> Training:
+    """Return the wide episodes of `short` with crops, mirror images and other colours."""
+    return short(task).replace(augmentation=PHOTOGRAPHIC)
+
+
+def pretrain_short_on_photographs(task: TaskSpec) -> Training:
+    """Return `pretrain_short` with crops, mirror images and other colours."""
+    return pretrain_short(task).replace(augmentation=PHOTOGRAPHIC)
+
+
+def meta_short_on_photographs(task: TaskSpec) -> Training:
+    """Return `meta_short` with mirror images alone: so short a run sees no photograph often."""
+    return meta_short(task).replace(augmentation=Augmentation(mirror=True))
+
+
 def champion(task: TaskSpec) -> Training:
     """Return the wide episodes of `short` for a quarter of an hour of one core."""
     training = short(task)
@@ -118,14 +135,22 @@ RECIPES: Mapping[str, Mapping[str, Callable[[TaskSpec], Training]]] = {
     "paper": {"tasks": paper, "meta": meta_paper, "pretraining": pretrain_paper, "champion": champion},
     "short": {"tasks": short, "meta": meta_short, "pretraining": pretrain_short, "champion": champion},
 }
-_ON_PHOTOGRAPHS: Mapping[str, Callable[[TaskSpec], Training]] = {"champion": champion_on_photographs}
-"""Kinds of training that are others on photographs than on characters."""
+_ON_PHOTOGRAPHS: Mapping[str, Mapping[str, Callable[[TaskSpec], Training]]] = {
+    "paper": {"champion": champion_on_photographs},
+    "short": {
+        "tasks": short_on_photographs,
+        "meta": meta_short_on_photographs,
+        "pretraining": pretrain_short_on_photographs,
+        "champion": champion_on_photographs,
+    },
+}
+"""Those that are others on photographs than on characters."""
 
 
 def recipe_for(name: str, kind: str, task: TaskSpec, *, characters: bool = True) -> Training:
     """Return the training of a recipe for a learner that is trained on 'tasks', by 'meta', by 'pretraining' ..."""
     recipe = lookup(RECIPES, name, "training recipe")[kind]
-    return recipe(task) if characters else _ON_PHOTOGRAPHS.get(kind, recipe)(task)
+    return recipe(task) if characters else _ON_PHOTOGRAPHS[name].get(kind, recipe)(task)
 
 
 def fitted_to(data: Dataset, training: Training) -> Training:
