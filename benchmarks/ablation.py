@@ -1,10 +1,11 @@
 """What each part of the champion is worth, on validation tasks.
 
     python benchmarks/ablation.py --out ablation.json          (Omniglot; about half an hour of one core)
+    python benchmarks/ablation.py --answers                    (only the second table; some minutes)
 
-Every row is the champion with one thing changed. What changes training is trained anew, for 500 updates of one core
-(two minutes; the full recipe has 3,000), and asked with one view; what changes the answers only is asked of one and the
-same training run. Validation classes, seed 0; test classes are never touched.
+Two tables, on validation classes, seed 0; test classes are never touched. In the first, what changes training is
+trained anew, for 500 updates of one core (two minutes; the full recipe has 3,000), and asked with one view. In the
+second, the champion's ready weights are asked in other ways, and on more tasks, since on type A there is little to see.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,12 +26,13 @@ from cfsl.metrics.ensemble import ensemble
 from cfsl.nets.convnet import conv4
 from cfsl.nets.small_resnet import SmallResNet
 from cfsl.spec import Noise, Occlusion, TaskSpec
-from cfsl.training.loop import best_weights, train
+from cfsl.training.loop import best_weights, read_weights, train
+from cfsl.training.ready import ready_for
 from cfsl.training.recipes import MILD, champion
 from cfsl.training.spec import Training
 
 UPDATES = 500
-CLASS_TASKS, INSTANCE_TASKS = 400, 100
+CLASS_TASKS, MANY_CLASS_TASKS, INSTANCE_TASKS = 400, 2000, 100
 _INSTANCE = TaskSpec.instance(nss=4, k_shot=5)
 COLUMNS: Mapping[str, TaskSpec] = {
     "B3": TaskSpec.type_b(3),
@@ -42,6 +44,7 @@ COLUMNS: Mapping[str, TaskSpec] = {
     "disc .3": _INSTANCE.replace(corruption=Occlusion(fraction=0.3)),
 }
 ONE_VIEW = Champion(views="one")
+ANSWER_COLUMNS = {**COLUMNS, "A10": TaskSpec.type_a(10)}
 
 
 class Row(NamedTuple):
@@ -83,36 +86,40 @@ def trained_rows() -> list[Row]:
         Row("no warps", ONE_VIEW, usual.replace(augmentation=turned)),
         Row("warps twice as strong", ONE_VIEW, usual.replace(augmentation=strong)),
         Row("Conv-4-64 in the place of the residual net", ONE_VIEW.replace(net=conv4(64, "conv-act-norm")), usual),
-        Row("squared distance in the place of the cosine", MultiProto(net=SmallResNet(), metric="euclidean"), usual),
+        Row("the cosine alone (multiproto)", MultiProto(net=SmallResNet(), metric="cosine"), usual),
+        Row(
+            "squared distance in the place of the cosine (multiproto)",
+            MultiProto(net=SmallResNet(), metric="euclidean"),
+            usual,
+        ),
         Row("no average of the weights", ONE_VIEW, usual.replace(schedule=schedule.replace(average=0.0))),
     ]
 
 
 def answer_rows() -> dict[str, Any]:
-    """Return what is asked of the first row's weights."""
+    """Return what is asked of the ready weights."""
+    whole = Champion()
     return {
-        "five shifted views": Champion(views="shifts"),
-        "eight turned views: the champion": Champion(),
-        "one mean a label, whatever it stood for": ONE_VIEW.replace(groups=False),
-        "cosines as they are, whatever the length of the prototype": ONE_VIEW.replace(length_power=0.0),
-        "prototypes in float32": ONE_VIEW.replace(numbers="float32"),
-        "no memory of pixels": ONE_VIEW.replace(knows_copies=False),
-        "batch statistics of the targets (transductive)": MultiProto(net=SmallResNet(), metric="cosine", norm="batch"),
+        "the champion": whole,
+        "no memory of pixels": whole.replace(knows_copies=False),
+        "one view": whole.replace(views="one"),
+        "five shifted views": whole.replace(views="shifts"),
+        "one mean a label, whatever it stood for": whole.replace(groups=False),
+        "cosines as they are, whatever the length of the prototype": whole.replace(length_power=0.0),
+        "prototypes in float32": whole.replace(numbers="float32"),
     }
 
 
-def tasks_of(data: cfsl.Dataset, column: str) -> cfsl.Tasks:
-    """Return the validation tasks of a column."""
-    spec = COLUMNS[column]
-    count = INSTANCE_TASKS if spec.kind == "instance" else CLASS_TASKS
-    return cfsl.Tasks(data, spec, split="val", numbers=range(count))
-
-
-def measured(learner: Any, weights: list[Meta], data: cfsl.Dataset) -> dict[str, tuple[float, float]]:
-    """Return accuracy and half interval in every column; several weights answer together."""
+def measured(
+    learner: Any, weights: list[Meta], data: cfsl.Dataset, columns: Mapping[str, TaskSpec], class_tasks: int
+) -> dict[str, tuple[float, float]]:
+    """Return accuracy and half interval in every column, on validation tasks; several weights answer together."""
     found = {}
-    for column in COLUMNS:
-        traces = [evaluate(learner, tasks_of(data, column), meta, law=False) for meta in weights]
+    for column, spec in columns.items():
+        tasks = cfsl.Tasks(
+            data, spec, split="val", numbers=range(class_tasks if spec.kind == "class" else INSTANCE_TASKS)
+        )
+        traces = [evaluate(learner, tasks, meta, law=False) for meta in weights]
         summary = cfsl.summarise(cfsl.task_accuracies(ensemble(traces) if len(traces) > 1 else traces[0]))
         found[column] = (round(100 * summary.mean, 2), round(100 * (summary.ci95 or 0), 2))
     return found
@@ -125,30 +132,49 @@ def learned(learner: Any, training: Training, data: cfsl.Dataset) -> Meta:
         return best_weights(Path(folder))
 
 
-def main() -> None:
-    """Print a row after the other, as a table in Markdown."""
-    parser = argparse.ArgumentParser(description="What each part of the champion is worth, on validation tasks.")
-    parser.add_argument("--data", default="omniglot")
-    parser.add_argument("--out", type=Path, help="also write the numbers, as JSON")
-    asked = parser.parse_args()
-    data = cfsl.load(asked.data)
-    table: dict[str, dict[str, tuple[float, float]]] = {}
-    print(f"| | {' | '.join(COLUMNS)} |\n|---|{'--:|' * len(COLUMNS)}", flush=True)
-
-    def add(what: str, found: dict[str, tuple[float, float]]) -> None:
-        table[what] = found
-        print(f"| {what} | {' | '.join(f'{mean:.2f}' for mean, _ in found.values())} |", flush=True)
-        if asked.out is not None:
-            asked.out.write_text(json.dumps(table, indent=1) + "\n")
-
+def trained_table(data: cfsl.Dataset) -> Iterator[tuple[str, dict[str, tuple[float, float]]]]:
+    """Yield a row for every training."""
     first: Meta = {}
     for row in trained_rows():
         weights = learned(row.learner, row.training, data)
         first = first or weights
-        add(row.what, measured(row.learner, [weights], data))
-    add("two training seeds together", measured(ONE_VIEW, [first, learned(ONE_VIEW, base(seed=1), data)], data))
+        yield row.what, measured(row.learner, [weights], data, COLUMNS, CLASS_TASKS)
+    both = [first, learned(ONE_VIEW, base(seed=1), data)]
+    yield "two training seeds together", measured(ONE_VIEW, both, data, COLUMNS, CLASS_TASKS)
+    plain = MultiProto(net=SmallResNet(), metric="cosine")
+    yield "multiproto: the cosine, the champion's weights", measured(plain, [first], data, COLUMNS, CLASS_TASKS)
+    batch = plain.replace(norm="batch")
+    yield "multiproto: and batch statistics (transductive)", measured(batch, [first], data, COLUMNS, CLASS_TASKS)
+
+
+def answer_table(data: cfsl.Dataset, ready: Meta) -> Iterator[tuple[str, dict[str, tuple[float, float]]]]:
+    """Yield a row for every way of asking the ready weights."""
     for what, learner in answer_rows().items():
-        add(what, measured(learner, [first], data))
+        yield what, measured(learner, [ready], data, ANSWER_COLUMNS, MANY_CLASS_TASKS)
+
+
+def main() -> None:
+    """Print a row after the other, as tables in Markdown."""
+    parser = argparse.ArgumentParser(description="What each part of the champion is worth, on validation tasks.")
+    parser.add_argument("--data", default="omniglot")
+    parser.add_argument("--answers", action="store_true", help="only other ways of asking the ready weights")
+    parser.add_argument("--out", type=Path, help="also write the numbers, as JSON")
+    asked = parser.parse_args()
+    data = cfsl.load(asked.data)
+    path = ready_for("champion", data)
+    if path is None:
+        parser.error(f"there are no ready weights for {data.name}; take omniglot or glyphs")
+    tables = {"answers": (ANSWER_COLUMNS, answer_table(data, read_weights(path)))}
+    if not asked.answers:
+        tables = {"training": (COLUMNS, trained_table(data)), **tables}
+    written: dict[str, dict[str, dict[str, tuple[float, float]]]] = {name: {} for name in tables}
+    for name, (columns, rows) in tables.items():
+        print(f"| | {' | '.join(columns)} |\n|---|{'--:|' * len(columns)}", flush=True)
+        for what, found in rows:
+            written[name][what] = found
+            print(f"| {what} | {' | '.join(f'{mean:.2f}' for mean, _ in found.values())} |", flush=True)
+            if asked.out is not None:
+                asked.out.write_text(json.dumps(written, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -505,3 +505,13 @@ def test_colour_changes_brightness_contrast_and_saturation_and_nothing_else():
     ratio = (seen - seen.mean(dim=1, keepdim=True)) / (images - images.mean(dim=1, keepdim=True))
     assert (ratio.flatten(1).std(dim=1) < 1e-2).all()
     assert not torch.allclose(seen, images)
+
+
+def test_characters_that_are_not_square_are_turned_by_halves():
+    images = torch.rand(6, 1, 12, 20, generator=generator())
+    learner = Champion(net=SmallResNet(widths=(4, 8), embedding=None), knows_copies=False)
+    meta = learner.init((1, 12, 20), generator())
+    assert learner.embed(meta, images).shape == (6, 4 * 8)
+    turned = augment(images, torch.arange(6), Augmentation(quarter_turns=True), generator())
+    assert turned.shape == images.shape
+    assert all(torch.equal(a, b) or torch.equal(a, b.flip(1, 2)) for a, b in zip(turned, images, strict=True))

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
-from cfsl.presets.cells import Request, cells_of, runs_of
+from cfsl.presets.cells import Request, cells_of, opened, runs_of
 from cfsl.presets.columns import FIGURE_4, INSTANCE, SCALING, TABLE_1, corrupted
 from cfsl.presets.hyper import paper_2_changes, paper_2_rate
 from cfsl.presets.profiles import PROFILES
 from cfsl.presets.suites import SUITES, suites_named
 from cfsl.results.published import published
 from cfsl.spec import TaskSpec
-from cfsl.training.recipes import recipe_for
+from cfsl.training.recipes import fitted_to, recipe_for
 
 pytestmark = pytest.mark.usefixtures("glyphs")
 DATA = ("glyphs-400x20",)
@@ -194,3 +196,21 @@ def test_quick_on_photographs_is_as_the_recipe_and_half_as_long():
     photographs = PROFILES["quick"].training("tasks", "protonet", TaskSpec.type_b(3), False)
     assert 2 * photographs.schedule.total == characters.schedule.total
     assert photographs.augmentation == recipe_for("short", "tasks", TaskSpec.type_b(3), characters=False).augmentation
+
+
+@pytest.mark.parametrize(
+    ("classes", "asked", "fitted"),
+    [
+        (12, TaskSpec.type_b(3), TaskSpec.type_b(2)),
+        (20, TaskSpec.type_b(10), TaskSpec.type_b(4)),
+        (20, TaskSpec.type_a(18), TaskSpec.type_a(15)),
+        (3, TaskSpec.type_b(3), TaskSpec.type_b(3)),
+    ],
+)
+def test_training_is_validated_on_as_many_support_sets_as_validation_classes_allow(tmp_path, classes, asked, fitted):
+    """Where not even one can be drawn, the task is left as it is, to be refused with its numbers."""
+    names = opened(DATA[0], None).info.class_names
+    parts = {"train": names[:300], "val": names[300 : 300 + classes], "test": names[350:]}
+    (tmp_path / "mine.json").write_text(json.dumps(parts))
+    data = opened(DATA[0], str(tmp_path / "mine.json"))
+    assert fitted_to(data, recipe_for("short", "tasks", asked)).validation == fitted

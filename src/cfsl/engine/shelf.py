@@ -28,6 +28,7 @@ from cfsl.engine.steps import CardStep, PieceStep, Step, TrainStep
 from cfsl.errors import CardError, CheckpointError, SpecError
 from cfsl.files import written_whole
 from cfsl.results.card import read_card
+from cfsl.results.claims import run_hash
 from cfsl.training.loop import is_whole_and_finished
 
 
@@ -38,9 +39,15 @@ def _sha256(path: Path) -> str | None:
         return None
 
 
-def today_hash(card: dict[str, Any]) -> str | None:
+def _hash_of_today(card: dict[str, Any]) -> str | None:
     """Return the hash of a card's run with what its spec did not have yet as it is by default, which is as it was."""
-    return None if card.get("run") is None else RunSpec(**card["run"]).hash
+    run = card.get("run")
+    if not isinstance(run, dict) or run_hash(run) != card.get("run_hash"):
+        return None
+    try:
+        return RunSpec(**run).hash
+    except SpecError:
+        return None
 
 
 class Shelf:
@@ -57,8 +64,8 @@ class Shelf:
 
     def _earlier_card(self, run: RunSpec) -> Path | None:
         for path in sorted((self.folder / "cards").glob(f"{run.unhashed_name}-*.json")):
-            with contextlib.suppress(CardError, SpecError):
-                if today_hash(read_card(path)) == run.hash:
+            with contextlib.suppress(CardError):
+                if _hash_of_today(read_card(path)) == run.hash:
                     return path
         return None
 
@@ -94,7 +101,7 @@ class Shelf:
         if not path.exists():
             return False
         card = read_card(path)
-        if card.get("run_hash") != run.hash and today_hash(card) != run.hash:
+        if _hash_of_today(card) != run.hash:
             raise CardError(f"{path} is the card of another run ({str(card.get('run_hash'))[:12]})")
         answers = card["answers"]
         if answers is None or _sha256(path.with_name(answers["file"])) != answers["sha256"]:

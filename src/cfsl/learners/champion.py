@@ -43,6 +43,7 @@ from cfsl.learners.pixel_memory import (
     unpacked,
 )
 from cfsl.learners.protonet import ProtoNet
+from cfsl.learners.views import quarters_of, resized_view, shifted_views, turned_views
 from cfsl.nets.base import ImageShape
 from cfsl.nets.layers import Params, Stats
 from cfsl.nets.registry import Net
@@ -120,7 +121,7 @@ class Champion(FrozenSpec):
         """Return the embedding of photographs in every size, of both mirror images together."""
         if self.views == "one":
             return self._unit_features(meta, images)[None]
-        seen = [_resized(images, size) for size in self._sizes]
+        seen = [resized_view(images, size) for size in self._sizes]
         both = [self._unit_features(meta, view) + self._unit_features(meta, view.flip(3)) for view in seen]
         return functional.normalize(torch.stack(both), dim=2)
 
@@ -131,12 +132,10 @@ class Champion(FrozenSpec):
     def _character_views(self, images: Images) -> list[Images]:
         if self.views == "one":
             return [images]
-        if self.views == "shifts":
-            return _shifted(images)
-        return [torch.rot90(seen, quarter, (2, 3)) for seen in (images, images.flip(3)) for quarter in range(4)]
+        return shifted_views(images) if self.views == "shifts" else turned_views(images)
 
     def _feature_count(self, image_shape: ImageShape) -> int:
-        character_views = 8 if self.views == "turns" else 1
+        character_views = 2 * len(quarters_of(*image_shape[1:])) if self.views == "turns" else 1
         views = len(self._sizes) if image_shape[0] > 1 else character_views
         return views * self.net_for(image_shape).feature_count(image_shape)
 
@@ -222,23 +221,6 @@ class Champion(FrozenSpec):
 def _shape_of(batch: TaskBatch) -> ImageShape:
     channels, height, width = batch.target_images.shape[-3:]
     return channels, height, width
-
-
-def _resized(images: Images, size: float) -> Images:
-    """Return photographs in another size: things that are small or large in them are then seen by other layers."""
-    if size == 1:
-        return images
-    return functional.interpolate(images, scale_factor=size, mode="bilinear", align_corners=False)
-
-
-def _shifted(images: Images) -> list[Images]:
-    """Return a character and its neighbours by one pixel."""
-    height, width = images.shape[2:]
-    padded = functional.pad(images, (1, 1, 1, 1), mode="replicate")
-    return [
-        padded[:, :, down : down + height, right : right + width]
-        for down, right in ((1, 1), (0, 1), (2, 1), (1, 0), (1, 2))
-    ]
 
 
 def _new_labels(shown: Int64[Tensor, " n"], known: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ from jaxtyping import Integer
 
 from cfsl.sampling.as_released import as_released_2020_04, as_released_2020_08
 from cfsl.sampling.draw import SAMPLER, draw_tasks
-from cfsl.sampling.feasible import is_feasible, nearest_feasible, require_feasible
+from cfsl.sampling.feasible import is_feasible, most_feasible, nearest_feasible, require_feasible
 from cfsl.sampling.plan import PlanBlock, TaskPlan
 from cfsl.spec import TaskSpec
 
@@ -45,6 +45,7 @@ __all__ = [
     "TaskPlan",
     "draw_tasks",
     "is_feasible",
+    "most_feasible",
     "nearest_feasible",
     "require_feasible",
 ]

@@ -37,16 +37,21 @@ def _one_field_less(class_sizes: Integer[np.ndarray, " classes"], spec: TaskSpec
         if is_feasible(class_sizes, per_class):
             yield 0.0, per_class
     for field in _REDUCIBLE:
-        value = getattr(spec, field)
-        low, high = 0, value
-        while high - low > 1:
-            middle = (low + high) // 2
-            if is_feasible(class_sizes, _with(spec, field, middle)):
-                low = middle
-            else:
-                high = middle
-        if low:
-            yield 1 - low / value, _with(spec, field, low)
+        less = most_feasible(class_sizes, spec, field)
+        if less is not None:
+            yield 1 - getattr(less, field) / getattr(spec, field), less
+
+
+def most_feasible(class_sizes: Integer[np.ndarray, " classes"], spec: TaskSpec, field: str) -> TaskSpec | None:
+    """Return the spec with the most of one field, but less than asked for, that can be drawn; None if there is none."""
+    low, high = 0, getattr(spec, field)
+    while high - low > 1:
+        middle = (low + high) // 2
+        if is_feasible(class_sizes, _with(spec, field, middle)):
+            low = middle
+        else:
+            high = middle
+    return _with(spec, field, low) if low else None
 
 
 def _with(spec: TaskSpec, field: str, value: int) -> TaskSpec:

@@ -10,6 +10,7 @@ from jaxtyping import Float32, Int64
 from torch import Tensor
 from torch.nn import functional
 
+from cfsl.learners.views import quarters_of
 from cfsl.training.spec import Augmentation
 
 Images = Float32[Tensor, "n channels height width"]
@@ -43,10 +44,11 @@ def blended(
 
 
 def _turned(images: Images, classes: Int64[Tensor, " n"], generator: torch.Generator) -> Images:
-    turns = torch.randint(4, (int(classes.max()) + 1,), generator=generator)[classes]
+    quarters = quarters_of(images.shape[2], images.shape[3])
+    turns = torch.randint(len(quarters), (int(classes.max()) + 1,), generator=generator)[classes]
     turned = images.clone()
-    for quarter in (1, 2, 3):
-        chosen = turns == quarter
+    for number, quarter in enumerate(quarters):
+        chosen = turns == number
         turned[chosen] = torch.rot90(images[chosen], quarter, (2, 3))
     return turned
 

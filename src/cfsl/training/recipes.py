@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 from cfsl.data.store import Dataset
 from cfsl.errors import lookup
-from cfsl.sampling import is_feasible, nearest_feasible
+from cfsl.sampling import is_feasible, most_feasible
 from cfsl.spec import TaskSpec
 from cfsl.training.spec import Augmentation, Schedule, Training
 
@@ -162,5 +162,5 @@ def fitted_to(data: Dataset, training: Training) -> Training:
 def _nearest(data: Dataset, split: str, task: TaskSpec, field: str) -> TaskSpec:
     """Return a task with less of one field, if it can be drawn then, and only then."""
     sizes = data.class_sizes[data.classes_of(split)]
-    near = None if is_feasible(sizes, task) else nearest_feasible(sizes, task)
-    return near if near and near == task.replace(**{field: getattr(near, field)}) else task
+    less = None if is_feasible(sizes, task) else most_feasible(sizes, task, field)
+    return less or task
