@@ -24,7 +24,7 @@ import pytest
 import torch
 
 from cfsl.errors import CfslError, DataFlowError, LearnerError
-from cfsl.harness import forked, law, wire
+from cfsl.harness import forked, kit, law, wire
 from cfsl.harness import state as state_module
 from cfsl.harness import template as template_module
 from cfsl.harness.isolate import IsolatedRun
@@ -103,7 +103,7 @@ def test_weights_and_images_arrive_as_they_lay_in_memory():
     last = torch.rand(2, 3, 4, 5).to(memory_format=torch.channels_last)
     tree = {"net": {"a": last, "b": torch.rand(3, 2).t(), "c": torch.rand(2, 1).expand(2, 3), "d": torch.zeros(0, 2)}}
     codec = StateCodec({}, INFO)
-    back = forked.laid_out(codec.unpack(codec.pack(tree)), forked.strides_of(tree))["net"]
+    back = kit.laid_out(codec.unpack(codec.pack(tree)), kit.strides_of(tree))["net"]
     assert all(torch.equal(back[key], tree["net"][key]) for key in "abcd")
     assert back["a"].stride() == last.stride() and back["b"].stride() == (1, 2) and back["c"].stride() == (3, 1)
 

@@ -11,8 +11,8 @@ The template never sees an image, and holds the weights in private memory: a wor
     we  <-- state or logits ------------------------------------------  worker
     we  --- "end it" ----------->  template  --- kill, wait ------->  worker
 
-`template.py` is the template and our handle on it, `forked.py` the worker. What comes back from a worker is never
-unpickled. It is a frame (see `wire.py`), and a state in it is measured by us, not by the worker.
+`template.py` is the template and our handle on it, `forked.py` the worker, `kit.py` what it is given. What comes back
+from a worker is never unpickled. It is a frame (see `wire.py`), and a state in it is measured by us, not by the worker.
 
 A fork copies one thread only, and a torch with a pool of threads does not survive that. So the template has one thread
 from before it imports torch to its end, and workers compute with one thread. Results equal those of `StrictRun` bit by
@@ -34,7 +34,7 @@ from jaxtyping import Float, Shaped
 from torch import Tensor
 
 from cfsl.errors import DataFlowError, LearnerError
-from cfsl.harness.forked import NO_TASK, hand_over, in_one_line, strides_of
+from cfsl.harness.kit import NO_TASK, hand_over, in_one_line, strides_of
 from cfsl.harness.run import Outcome, observe_all, require_logits, require_separate_answers
 from cfsl.harness.state import PackedState, StateCodec
 from cfsl.harness.template import Template

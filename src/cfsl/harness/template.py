@@ -18,7 +18,8 @@ from typing import Any, NoReturn
 import torch
 
 from cfsl.errors import CfslError, LearnerError
-from cfsl.harness.forked import Kit, is_worker, work
+from cfsl.harness.forked import is_worker, work
+from cfsl.harness.kit import Kit
 from cfsl.harness.wire import exactly, receive, send
 from cfsl.learners.registry import LEARNERS
 
