@@ -49,6 +49,21 @@ def test_list_is_a_table_of_all_cards_below_a_folder(run, cards):
 
 
 @pytest.mark.parametrize(
+    ("corruption", "column"),
+    [
+        ({"kind": "noise", "fraction": 0.4}, "D4 noise 0.4"),
+        ({"kind": "occlusion", "shape": "disc", "fraction": 0.05, "value": 0.0}, "D4 disc 0.05"),
+    ],
+)
+def test_spoiled_targets_are_seen_in_the_column(run, cards, corruption, column):
+    card = json.loads((cards / "golden" / NEW).read_text())
+    card["tasks"]["spec"]["corruption"] = corruption
+    (cards / "golden" / NEW).write_text(json.dumps(card))
+    new = run("results", "list").out.splitlines()[2]
+    assert re.split(" {2,}", new)[:3] == ["glyphs-400x20", column, "pixel_nn"]
+
+
+@pytest.mark.parametrize(
     ("words", "left"),
     [
         (("--data", "omniglot"), [OLD]),

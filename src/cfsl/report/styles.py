@@ -47,7 +47,7 @@ _OWN: Mapping[str, Style] = {
     "random_embedding": Style(1, "circle"),
     "anil": Style(0, "diamond"),
     "proto_maml": Style(2, "square"),
-    "champion": Style(5, "circle"),
+    "champion": Style(7, "circle"),
 }
 """The methods of paper 1 have a colour each; learners that often stand beside each other differ in both."""
 

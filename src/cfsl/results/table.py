@@ -37,7 +37,14 @@ def _first(*ways: Callable[[Card], Any]) -> Callable[[Card], Any]:
 
 
 def _type_and_nss(card: Card) -> str:
-    return f"{_at('tasks', 'task_type')(card)}{_at('tasks', 'spec', 'nss')(card)}"
+    spoiled = _corruption(card)
+    return f"{_at('tasks', 'task_type')(card)}{_at('tasks', 'spec', 'nss')(card)}{f' {spoiled}' if spoiled else ''}"
+
+
+def _corruption(card: Card) -> str | None:
+    """Return what is done to target images, such as 'noise 0.4' or 'disc 0.3'; None if nothing is."""
+    found = _at("tasks", "spec", "corruption")(card)
+    return f"{found.get('shape', found['kind'])} {found['fraction']:g}" if found else None
 
 
 _SCHEDULE = ("checkpoint", "identity", "training", "schedule")
@@ -86,6 +93,7 @@ COLUMNS: Mapping[str, Callable[[Card], Any]] = {
     "manifest_fingerprint": _at("tasks", "manifest_fingerprint"),
     "run_hash": _at("run_hash"),
     "answers": _at("answers", "file"),
+    "corruption": _corruption,
 }
 
 
