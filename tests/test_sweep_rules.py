@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -460,8 +461,13 @@ def test_more_that_cannot_be_swept_says_why(run):
     assert "it must be a whole number" in run("sweep", "init_tune", *_GLYPHS, "--vary", "blocks=1.5").err
     continuous = run("sweep", "init_tune", *_TINY, *space_file({"lr": {"low": 0.1, "high": 1}}), "--method", "grid")
     assert "lr: a range without steps cannot be listed" in continuous.err
+    few = run("sweep", "protonet", *_GLYPHS, "--data", "glyphs-40x20", "--nss", "9", "--vary", "metric=dot")
+    assert few.code == 2 and "glyphs-40x20/val has" in few.err
+
+
+def test_where_training_classes_are_few_episodes_are_narrower_and_it_is_said(run):
     few = run("sweep", "protonet", *_GLYPHS, "--data", "glyphs-40x20", "--vary", "metric=dot")
-    assert few.code == 2 and "glyphs-40x20/" in few.err
+    assert few.code == 0 and re.search(r"episodes of (\d+) classes: glyphs-40x20 has \1 training classes", few.out)
 
 
 def test_without_optuna_it_says_what_to_install(run, monkeypatch):

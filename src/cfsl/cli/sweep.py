@@ -19,6 +19,7 @@ from cfsl.cli.console import complain, print_json, say, stepping
 from cfsl.cli.hyper import look_in_current_folder, parsed_change, written_change
 from cfsl.cli.learning import Changes, Json, Name
 from cfsl.cli.setting import Setting, takes_setting
+from cfsl.cli.training import say_what_was_fitted
 from cfsl.errors import SpecError, lookup
 
 if TYPE_CHECKING:
@@ -82,7 +83,10 @@ def sweep(
     data = setting.open()
     lengths = {"epochs": epochs, "updates": updates}
     characters = data.info.recipe.channels == 1
-    training = training_for(learner, recipe, task, training_seed, lengths, characters=characters)
+    wished = training_for(learner, recipe, task, training_seed, lengths, characters=characters)
+    training = wished and fitted_to(data, wished)
+    if wished and training and not json:
+        say_what_was_fitted(wished, training, data)
     asked = sound(
         Sweep(
             learner=learner,
@@ -91,7 +95,7 @@ def sweep(
             task=task,
             tasks=tasks,
             task_seed=setting.seed,
-            training=training and fitted_to(data, training),
+            training=training,
             seed=training_seed,
             space=wanted,
             method=chosen,

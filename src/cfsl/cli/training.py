@@ -69,7 +69,7 @@ def train(
     asked = _training(learner, recipe, setting.spec(), lengths, training_seed, characters=characters)
     training = fitted_to(data, asked)
     if not json:
-        _say_what_was_fitted(asked, training, data)
+        say_what_was_fitted(asked, training, data)
     folder = out or Path("runs") / f"{learner.replace(':', '-')}-{setting.data}-{recipe}"
     run = {
         "learner": {"name": learner, **described(built)},
@@ -119,7 +119,7 @@ def _training(
     return training.replace(seed=seed, schedule=training.schedule.replace(**wanted))
 
 
-def _say_what_was_fitted(asked: Training, training: Training, data: Dataset) -> None:
+def say_what_was_fitted(asked: Training, training: Training, data: Dataset) -> None:
     """Say where the recipe had to give way to the number of classes."""
     if training.episodes != asked.episodes:
         classes = len(data.classes_of("train"))
