@@ -86,12 +86,7 @@ def trained_rows() -> list[Row]:
         Row("no warps", ONE_VIEW, usual.replace(augmentation=turned)),
         Row("warps twice as strong", ONE_VIEW, usual.replace(augmentation=strong)),
         Row("Conv-4-64 in the place of the residual net", ONE_VIEW.replace(net=conv4(64, "conv-act-norm")), usual),
-        Row("the cosine alone (multiproto)", MultiProto(net=SmallResNet(), metric="cosine"), usual),
-        Row(
-            "squared distance in the place of the cosine (multiproto)",
-            MultiProto(net=SmallResNet(), metric="euclidean"),
-            usual,
-        ),
+        Row("multiproto: squared distance", MultiProto(net=SmallResNet(), metric="euclidean"), usual),
         Row("no average of the weights", ONE_VIEW, usual.replace(schedule=schedule.replace(average=0.0))),
     ]
 
