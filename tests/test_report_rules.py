@@ -19,12 +19,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from cfsl.errors import SpecError
 from cfsl.learners.registry import LEARNERS
 from cfsl.presets.board import Found, boards
 from cfsl.report.bibliography import ENTRIES, keys_of
 from cfsl.report.clouds import matrices_of, paretos_of
+from cfsl.report.contests import differences_of, only, rankings_of
 from cfsl.report.evidence import Evidence
-from cfsl.report.figures import lines_figure, matrices_figure, pareto_figure
+from cfsl.report.figures import differences_figure, lines_figure, matrices_figure, pareto_figure, ranking_figure
 from cfsl.report.leaderboard import leaderboards, without_repeats
 from cfsl.report.page import Material, page
 from cfsl.report.remake import remake
@@ -36,6 +38,8 @@ from cfsl.report.tables import Entry, text_table
 from cfsl.results.published import published_cell
 from cfsl.spec import TaskSpec
 from report_cards import card, cards_of, written
+
+A3 = TaskSpec.type_a(3)
 
 ROOT = Path(__file__).parent.parent
 B3 = TaskSpec.type_b(3)
@@ -241,6 +245,48 @@ def test_forgetting_is_shown_where_learners_were_asked_after_every_support_set(t
     shown = matrices_of([board_of(cards)], evidence)[0]
     assert len(shown.rows) == 6 and {row["series"] for row in shown.rows} == {"protonet"}
     matrices_figure(shown, "B3").savefig(tmp_path / "forgetting.png")
+
+
+def test_a_ranking_has_the_best_first_in_every_column_with_what_was_published(tmp_path):
+    cards = [found("protonet", 0.9), found("maml_low", 0.95), found("chance", 0.07), found("protonet", 0.99, A3)]
+    ranking = rankings_of([board_of(cards)])[0]
+    assert [(row["panel"], row["series"]) for row in ranking.rows] == [
+        *[("B3", name) for name in ("maml_low", "protonet", "chance")]  # in A3, protonet has nobody to be ranked with
+    ]
+    best = ranking.rows[0]
+    assert (best["low"], best["x"], best["high"]) == pytest.approx((94, 95, 96))
+    assert best["published"] == pytest.approx(38.18) and best["status"] == "superseded"
+    assert ranking.rows[1]["status"] == "sound" and ranking.rows[2]["published"] is None
+    ranking_figure(ranking).savefig(tmp_path / "ranking.png")
+
+
+def test_paired_differences_are_of_tasks_that_both_went_through(tmp_path):
+    cards = [found(name, 0.5, spec) for name in ("protonet", "maml_low") for spec in (TaskSpec.type_b(3), A3)]
+    hard = np.random.default_rng(0).normal(0, 0.1, 50)
+    apart = np.array([0.01, 0.03] * 25)
+    cards[3].card["tasks"]["manifest_fingerprint"] = "0" * 64  # maml_low on A3 had other tasks
+    evidence = {one.path: Evidence("ok", (), 0.5 + hard) for one in cards}
+    evidence[cards[2].path] = Evidence("ok", (), 0.5 + hard + apart)
+    found_out = differences_of([board_of(cards, evidence)], evidence, "protonet")[0]
+    assert found_out.columns == ["B3"] and len(found_out.rows) == 1
+    row = found_out.rows[0]
+    # By hand: mean 2 points, deviation 1 / sqrt(49 / 50) points, t(49, .975) = 2.0096.
+    width = 2.0096 * 1 / (49 / 50) ** 0.5 / 50**0.5
+    assert (row["low"], row["x"], row["high"]) == pytest.approx((2 - width, 2, 2 + width), abs=1e-4)
+    assert row["series"] == "maml_low" and row["p"] < 1e-10
+    differences_figure(found_out).savefig(tmp_path / "paired.png")
+    assert not differences_of([board_of(cards, evidence)], evidence, "sca")
+
+
+def test_a_figure_can_leave_out_learners_and_columns_but_not_ones_that_are_not_there():
+    board = board_of([found("protonet", 0.9), found("maml_low", 0.8), found("maml_low", 0.8, A3)])
+    kept = only([board], ["maml_low"], ["A3"])[0]
+    assert [row.label for row in kept.rows] == ["maml_low"] and list(kept.columns) == ["A3"]
+    assert list(kept.rows[0].cells) == ["A3"] and only([board], ["protonet"], ["A3"]) == []
+    with pytest.raises(SpecError, match="learner 'sca'; there are: protonet, maml_low"):
+        only([board], ["sca"], [])
+    with pytest.raises(SpecError, match="column 'D4'; there are: B3, A3"):
+        only([board], [], ["D4"])
 
 
 def test_a_training_that_serves_many_cards_is_one_curve():
@@ -523,7 +569,12 @@ def test_figures_are_written_as_pdf_svg_and_png(run, bench, tmp_path):
         written(tmp_path / "costs", one)
     assert run("figure", "figure4", "costs", "--out", "f.pdf").code == 0
     assert run("figure", "learning", "costs", "--out", "f.png").code == 0
-    assert run("figure", "forgetting", str(bench), "--column", "B3", "--out", "f.svg").code == 0
+    assert run("figure", "forgetting", str(bench), "--columns", "B3", "--out", "f.svg").code == 0
+    on_glyphs = (str(bench), "--data", "glyphs-400x20", "--profile", "quick")
+    assert run("figure", "ranking", *on_glyphs, "--columns", "B3", "--out", "r.svg").code == 0
+    assert run("figure", "paired", *on_glyphs, "--against", "chance", "--out", "p.svg").code == 0
+    assert ">pixel_nn<" in (tmp_path / "r.svg").read_text().replace("<!-- ", ">").replace(" -->", "<")
+    assert "B3" in (tmp_path / "p.svg").read_text()
     heads = [(tmp_path / name).read_bytes()[:5] for name in ("f.pdf", "f.png", "f.svg")]
     assert heads == [b"%PDF-", b"\x89PNG\r", b"<?xml"]
 
@@ -535,6 +586,11 @@ def test_figures_are_written_as_pdf_svg_and_png(run, bench, tmp_path):
         (["table", "scaling", "cards"], "no card here belongs to scaling"),
         (["table", "table1", "cards", "--format", "docx"], "docx"),
         (["figure", "figure3", "cards"], "there are no cards for figure3"),
+        (["figure", "figure3", "cards", "--columns", "B3"], "--columns says nothing to the figure figure3"),
+        (["figure", "paired", "cards"], "--against LEARNER"),
+        (["figure", "paired", "cards", "--against", "sca"], "no card here is of the learner 'sca'"),
+        (["figure", "paired", "cards", "--against", "protonet"], "there are no cards for paired"),
+        (["figure", "ranking", "cards", "--suite", "tabel1"], "did you mean 'table1'"),
         (["figure", "figure3", "cards", "--out", "f.gif"], "none of .pdf, .svg and .png"),
         (["report", "nowhere"], "nowhere does not exist"),
         (["report"], "name the folders of cards"),

@@ -17,6 +17,7 @@ import typer
 
 from cfsl.cli.console import complain, print_json, say, working
 from cfsl.cli.hyper import look_in_current_folder
+from cfsl.cli.setting import listed
 from cfsl.errors import CfslError, SpecError, lookup
 
 if TYPE_CHECKING:
@@ -75,10 +76,10 @@ def bench(
     request = Request(
         suite=suite,
         profile=profile or ("smoke" if suite == "smoke" else "quick"),
-        data=_listed("data", data),
+        data=listed("data", data),
         splits=splits,
-        learners=_listed("learners", learners),
-        columns=_listed("columns", columns),
+        learners=listed("learners", learners),
+        columns=listed("columns", columns),
         seeds=seeds,
         tasks=tasks,
         changes=_changes(settings or []),
@@ -118,16 +119,6 @@ def _result(shelf: Shelf, step: Step) -> str:
 
 def _stop(number: int, frame: object) -> None:
     raise KeyboardInterrupt
-
-
-def _listed(option: str, text: str | None) -> tuple[str, ...] | None:
-    """Read names between commas; each counts once."""
-    if text is None:
-        return None
-    names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
-    if not names:
-        raise SpecError(f"--{option} '{text}' names nothing; leave it out for the suite's own")
-    return names
 
 
 def _changes(files: Sequence[Path]) -> dict[str, dict[str, Any]]:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from cfsl.errors import SpecError, lookup
 from cfsl.presets.board import Board, Found
+from cfsl.presets.suites import SUITES
 from cfsl.report.clouds import Matrices, matrices_of, paretos_of
+from cfsl.report.contests import Differences, differences_of, only, rankings_of
 from cfsl.report.evidence import Evidence
 from cfsl.report.leaderboard import Leaderboard, leaderboards, without_repeats
 from cfsl.report.series import learning_curves, lines_of
@@ -20,11 +23,25 @@ _LINES = ("figure3", "figure4", "scaling", "instance", "corruption")
 _Shown = TypeVar("_Shown")
 
 
-def drawn(
-    name: str, boards: Sequence[Board], cards: Sequence[Found], column: str | None, manifests: Path | None
-) -> Figure:
+@dataclass(frozen=True)
+class Wanted:
+    """Which part of the cards a figure shows; nothing named is everything."""
+
+    columns: Sequence[str] = ()
+    learners: Sequence[str] = ()
+    against: str | None = None
+    suite: str | None = None
+
+
+def drawn(name: str, boards: Sequence[Board], cards: Sequence[Found], wanted: Wanted, manifests: Path | None) -> Figure:
     """Draw a figure; refuse one that there are no cards for, or that could be several."""
-    from cfsl.report.figures import lines_figure, matrices_figure, pareto_figure
+    from cfsl.report.figures import (
+        differences_figure,
+        lines_figure,
+        matrices_figure,
+        pareto_figure,
+        ranking_figure,
+    )
 
     makers: Mapping[str, Callable[[], Figure]] = {
         **dict.fromkeys(
@@ -34,10 +51,37 @@ def drawn(
             ),
         ),
         "learning": lambda: lines_figure(_one(name, learning_curves(_on(boards, cards)), lambda line: line.where)),
-        "pareto": lambda: pareto_figure(_one(name, paretos_of(_ranked(boards, {})), lambda cloud: cloud.where)),
-        "forgetting": lambda: matrices_figure(*_matrices(boards, column, manifests)),
+        "pareto": lambda: pareto_figure(
+            _one(name, paretos_of(leaderboards(without_repeats(boards), {})), lambda cloud: cloud.where)
+        ),
+        "forgetting": lambda: matrices_figure(*_matrices(boards, wanted, manifests)),
+        "ranking": lambda: ranking_figure(
+            _one(
+                name,
+                rankings_of(only(leaderboards(_of_suite(boards, wanted), {}), wanted.learners, wanted.columns)),
+                lambda one: one.where,
+            )
+        ),
+        "paired": lambda: differences_figure(_differences(boards, wanted, manifests)),
     }
-    return lookup(makers, name, "figure")()
+    maker = lookup(makers, name, "figure")
+    _refuse_unused(name, wanted)
+    return maker()
+
+
+_USES = {
+    "forgetting": {"columns"},
+    "ranking": {"columns", "learners", "suite"},
+    "paired": {"columns", "learners", "suite", "against"},
+}
+
+
+def _refuse_unused(name: str, wanted: Wanted) -> None:
+    """Refuse what would change nothing in this figure."""
+    for option, value in vars(wanted).items():
+        if value and option not in _USES.get(name, ()):
+            able = ", ".join(figure for figure, options in _USES.items() if option in options)
+            raise SpecError(f"--{option} says nothing to the figure {name}; it is for: {able}")
 
 
 def _one(name: str, found: Sequence[_Shown], where: Callable[[_Shown], str]) -> _Shown:
@@ -55,18 +99,38 @@ def _on(boards: Sequence[Board], cards: Sequence[Found]) -> list[Found]:
     return [found for found in cards if found.path in paths] if boards else list(cards)
 
 
-def _ranked(boards: Sequence[Board], evidence: Mapping[str, Evidence]) -> list[Leaderboard]:
-    return leaderboards(without_repeats(boards), evidence)
+def _of_suite(boards: Sequence[Board], wanted: Wanted) -> list[Board]:
+    suite = wanted.suite or "table1"
+    lookup(SUITES, suite, "suite")
+    found = [board for board in boards if board.suite == suite]
+    if not found:
+        raise SpecError(f"no card here belongs to {suite}; --suite has others")
+    return found
 
 
-def _matrices(boards: Sequence[Board], column: str | None, manifests: Path | None) -> tuple[Matrices, str]:
+def _differences(boards: Sequence[Board], wanted: Wanted, manifests: Path | None) -> Differences:
+    if wanted.against is None:
+        raise SpecError("say whom the others are compared with: --against LEARNER")
+    ranked, evidence = _with_evidence(_of_suite(boards, wanted), manifests)
+    only(ranked, [wanted.against], ())
+    shown = only(ranked, [*wanted.learners, wanted.against] if wanted.learners else (), wanted.columns)
+    return _one("paired", differences_of(shown, evidence, wanted.against), lambda one: one.where)
+
+
+def _matrices(boards: Sequence[Board], wanted: Wanted, manifests: Path | None) -> tuple[Matrices, str]:
     """Return the matrices, and which column is wanted."""
+    if len(wanted.columns) > 1:
+        raise SpecError(f"the figure forgetting shows one column, not {len(wanted.columns)}")
+    found = matrices_of(*_with_evidence(without_repeats(boards), manifests))
+    fitting = [one for one in found if all(column in one.columns for column in wanted.columns)]
+    chosen = _one("forgetting", fitting, lambda one: one.where)
+    return chosen, [*wanted.columns, *chosen.columns][0]
+
+
+def _with_evidence(boards: Sequence[Board], manifests: Path | None) -> tuple[list[Leaderboard], dict[str, Evidence]]:
+    """Rank the boards by what the answers of their cards say."""
     from cfsl.cli.gathering import Gatherer
 
-    kept = without_repeats(boards)
-    cards = [one for board in kept for row in board.rows.values() for cell in row.values() for one in cell]
+    cards = [one for board in boards for row in board.rows.values() for cell in row.values() for one in cell]
     evidence = dict(Gatherer(manifests, verify=False).evidence(cards))
-    found = matrices_of(leaderboards(kept, evidence), evidence)
-    fitting = [one for one in found if column is None or column in one.columns]
-    chosen = _one("forgetting", fitting, lambda one: one.where)
-    return chosen, column or chosen.columns[0]
+    return leaderboards(boards, evidence), evidence

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cfsl.cli.console import complain, counting, print_json, say
+from cfsl.cli.setting import listed
 from cfsl.cli.verifying import Json, ManifestFolder, counted, skipped
 from cfsl.errors import CardError, SpecError, lookup
 
@@ -118,25 +119,32 @@ def figure(
     name: Annotated[
         str,
         typer.Argument(
-            metavar="FIGURE", help="figure3, figure4, scaling, instance, corruption, forgetting, pareto or learning."
+            metavar="FIGURE",
+            help="figure3, figure4, scaling, instance, corruption, forgetting, pareto, learning, ranking or paired.",
         ),
     ],
     folders: Folders = None,
     out: Annotated[Path | None, typer.Option(help="A .pdf, .svg or .png; default: FIGURE.pdf.")] = None,
     data: Data = None,
     profile: Profile = None,
-    column: Annotated[str | None, typer.Option(help="Of forgetting: which column; default: the first.")] = None,
+    columns: Annotated[
+        str | None, typer.Option(help="Of ranking and paired: only these, with commas; of forgetting: which one.")
+    ] = None,
+    learners: Annotated[str | None, typer.Option(help="Of ranking and paired: only these, with commas.")] = None,
+    against: Annotated[str | None, typer.Option(help="Of paired: whose accuracy the others' is compared with.")] = None,
+    suite: Annotated[str | None, typer.Option(help="Of ranking and paired: whose columns; default: table1.")] = None,
     manifests: ManifestFolder = None,
     json: Json = False,
 ) -> None:
-    """Draw a figure of the papers from cards, with error bars."""
-    from cfsl.cli.drawing import drawn
+    """Draw a figure of the papers from cards, who is better in each column, or by how much; with error bars."""
+    from cfsl.cli.drawing import Wanted, drawn
 
     path = out or Path(f"{name}.pdf")
     if path.suffix.lower() not in (".pdf", ".svg", ".png"):
         raise SpecError(f"{path} is none of .pdf, .svg and .png")
     found, boards = _boards(_places(folders), data, profile)
-    picture = drawn(name, boards, _cards(found), column, manifests)
+    wanted = Wanted(listed("columns", columns) or (), listed("learners", learners) or (), against, suite)
+    picture = drawn(name, boards, _cards(found), wanted, manifests)
     try:
         picture.savefig(path, dpi=200)
     except OSError as error:

@@ -10,6 +10,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from cfsl.report.clouds import Matrices, Pareto
+from cfsl.report.contests import Differences, Ranking
 from cfsl.report.series import Lines, Point
 from cfsl.report.styles import LIGHT, Style, styles
 
@@ -132,10 +133,94 @@ def _write_values(axis: Any, grid: Sequence[Sequence[float]]) -> None:
                 axis.text(group + 1, after + 1, f"{value:.0f}", ha="center", va="center", fontsize=7, color=colour)
 
 
+def ranking_figure(ranking: Ranking) -> Figure:
+    """Draw every column's learners from the best down, on an axis that spreads what is close to 100 %."""
+    panels = list(dict.fromkeys(row["panel"] for row in ranking.rows))
+    longest = max(sum(row["panel"] == panel for row in ranking.rows) for panel in panels)
+    figure, axes = _grid(len(panels), shares_y=False, size=(2.9, 0.7 + 0.16 * longest))
+    looks = styles(dict.fromkeys(row["series"] for row in ranking.rows))
+    for axis, panel in zip(axes, panels, strict=True):
+        rows = [row for row in ranking.rows if row["panel"] == panel]
+        for place, row in enumerate(rows):
+            look = looks[row["series"]]
+            bars = [[_share(row["x"]) - _share(row["low"])], [_share(row["high"]) - _share(row["x"])]]
+            style = {"color": LIGHT[look.colour], "marker": look.marker, "markersize": 4, "linewidth": 1}
+            axis.errorbar(_share(row["x"]), place, xerr=bars, **style)
+            if row["published"] is not None:
+                mark = {"marker": "|" if row["status"] == "sound" else "x", "markersize": 5, "color": "grey"}
+                axis.plot([_share(row["published"])], [place], linestyle="none", **mark)
+        axis.set_yticks(range(len(rows)), [row["series"] for row in rows])
+        axis.invert_yaxis()
+        axis.set_xscale("logit")
+        low = min(row["low"] for row in rows)
+        shown = [tick for tick in _TICKS if tick > low / 2]
+        axis.set_xticks([tick / 100 for tick in shown], [f"{tick:g}" for tick in shown])
+        axis.minorticks_off()
+        _finish_rows(axis, panel)
+    figure.suptitle(f"Who is better: {ranking.where}", fontsize=10)
+    figure.supxlabel("accuracy, %, with 95 % over tasks; grey: published, x if superseded or trend only", fontsize=9)
+    return figure
+
+
+_TICKS = (2, 5, 20, 50, 80, 95, 99, 99.9, 99.99)
+
+
+def _share(percent: float) -> float:
+    """Return a share that a logit axis has a place for."""
+    return min(max(percent / 100, 1e-4), 1 - 1e-4)
+
+
+def differences_figure(differences: Differences) -> Figure:
+    """Draw paired differences, a row a column; linear up to a point, logarithmic beyond."""
+    columns = differences.columns
+    names = list(dict.fromkeys(row["series"] for row in differences.rows))
+    figure = Figure(figsize=(7.2, 1.1 + (0.1 + 0.13 * len(names)) * len(columns)), layout="constrained")
+    axis = figure.subplots()
+    looks = styles(names)
+    for number, name in enumerate(names):
+        rows = [row for row in differences.rows if row["series"] == name]
+        places = [columns.index(row["column"]) + 0.7 * ((number + 0.5) / len(names) - 0.5) for row in rows]
+        bars = [[row["x"] - row["low"] for row in rows], [row["high"] - row["x"] for row in rows]]
+        look: dict[str, Any] = {"color": LIGHT[looks[name].colour], "marker": looks[name].marker, "label": name}
+        axis.errorbar(
+            [row["x"] for row in rows],
+            places,
+            xerr=bars,
+            linestyle="none",
+            markersize=4,
+            capsize=2,
+            linewidth=1,
+            **look,
+        )
+    axis.axvline(0, color="black", linewidth=0.8)
+    axis.set_xscale("symlog", linthresh=1)
+    ends = min(row["low"] for row in differences.rows), max(row["high"] for row in differences.rows)
+    shown = [tick for tick in _POINTS if ends[0] - 1 <= tick <= ends[1] + 1 or abs(tick) <= 1]
+    axis.set_xticks(shown, [f"{tick:+g}" if tick else "0" for tick in shown])
+    axis.minorticks_off()
+    axis.set_yticks(range(len(columns)), columns)
+    axis.invert_yaxis()
+    _finish_rows(axis, "")
+    _legend(figure, [axis], f"Better than {differences.against}, task by task", differences.where)
+    figure.supxlabel("points of accuracy, with 95 % over tasks (linear to 1, logarithmic beyond)", fontsize=9)
+    return figure
+
+
+_POINTS = (-50, -20, -10, -5, -2, -1, -0.5, 0, 0.5, 1, 2, 5, 10, 20, 50)
+
+
+def _finish_rows(axis: Any, title: str) -> None:
+    axis.set_title(title, fontsize=9)
+    axis.grid(alpha=0.3, axis="x")
+    axis.tick_params(labelsize=_SMALL)
+    for side in ("top", "right"):
+        axis.spines[side].set_visible(False)
+
+
 def _grid(count: int, *, shares_y: bool, size: tuple[float, float] = (2.9, 2.6)) -> tuple[Figure, list[Any]]:
-    across = min(count, _ACROSS)
+    down = math.ceil(count / _ACROSS)
+    across = math.ceil(count / down)
     size = (4.2, 3.0) if count == 1 else size
-    down = math.ceil(count / across)
     figure = Figure(figsize=(max(5.5, size[0] * across + 1.8), size[1] * down + 0.9), layout="constrained")
     axes = list(figure.subplots(down, across, sharey=shares_y, squeeze=False).flat)
     for spare in axes[count:]:

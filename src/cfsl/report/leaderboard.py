@@ -188,11 +188,20 @@ def _is_ranked(row: Row, column: str) -> bool:
 
 
 def _p(best: Cell, other: Cell, evidence: EvidenceByPath) -> float | None:
-    """Return the p of the paired test on the same tasks, seeds averaged; None where it cannot be made."""
-    ours, theirs = _per_task(best, evidence), _per_task(other, evidence)
-    if ours is None or theirs is None or _tasks(best) != _tasks(other):
+    """Return the p of the paired test on the same tasks; None where it cannot be made."""
+    apart = differences(best, other, evidence)
+    return None if apart is None else paired_p(apart)
+
+
+def differences(cell: Cell, other: Cell, evidence: EvidenceByPath) -> PerTask | None:
+    """Return the accuracy of one minus that of the other on every task, seeds averaged.
+
+    None where predictions are missing or tasks differ.
+    """
+    ours, theirs = _per_task(cell, evidence), _per_task(other, evidence)
+    if ours is None or theirs is None or _tasks(cell) != _tasks(other):
         return None
-    return paired_p(ours - theirs)
+    return np.asarray(ours - theirs)
 
 
 def _per_task(cell: Cell, evidence: EvidenceByPath) -> PerTask | None:

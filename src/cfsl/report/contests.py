@@ -1,0 +1,116 @@
+"""Figures of who is better: a column's learners in their order, and paired differences from one learner. Plain rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from cfsl.errors import SpecError
+from cfsl.metrics.accuracy import summarise
+from cfsl.metrics.paired import paired_p
+from cfsl.report.leaderboard import EvidenceByPath, Leaderboard, Row, differences
+from cfsl.report.series import Point
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """The learners of every column, the best first."""
+
+    where: str
+    rows: list[Point]
+    """With "panel" (the column), "series", "x", "low" and "high" in percent, "published" (percent or None) and
+    its "status"."""
+
+
+@dataclass(frozen=True)
+class Differences:
+    """By how many points learners are better than one of them, on the same tasks."""
+
+    where: str
+    against: str
+    columns: list[str]
+    rows: list[Point]
+    """With "column", "series", "x", "low", "high" (points), and "p" of the paired test."""
+
+
+def only(boards: Iterable[Leaderboard], learners: Sequence[str], columns: Sequence[str]) -> list[Leaderboard]:
+    """Leave out other learners and other columns (nothing named: nothing left out); refuse names that no board has."""
+    boards = list(boards)
+    _refuse_unknown("learner", learners, [row.label for board in boards for row in board.rows])
+    _refuse_unknown("column", columns, [column for board in boards for column in board.columns])
+    kept = []
+    for board in boards:
+        shown = {name: what for name, what in board.columns.items() if not columns or name in columns}
+        rows = [
+            replace(row, cells={column: cell for column, cell in row.cells.items() if column in shown})
+            for row in board.rows
+            if not learners or row.label in learners
+        ]
+        rows = [row for row in rows if row.cells]
+        if rows:
+            kept.append(replace(board, columns=shown, rows=rows))
+    return kept
+
+
+def _refuse_unknown(what: str, names: Sequence[str], known: Sequence[str]) -> None:
+    for name in names:
+        if name not in known:
+            there = ", ".join(dict.fromkeys(known)) or "none"
+            raise SpecError(f"no card here is of the {what} '{name}'; there are: {there}")
+
+
+def rankings_of(boards: Iterable[Leaderboard]) -> list[Ranking]:
+    """Return the order of the learners in every column of each board in which there are two to compare."""
+    made = (Ranking(_where(board), [*_ranking_points(board)]) for board in boards)
+    return [ranking for ranking in made if ranking.rows]
+
+
+def _where(board: Leaderboard) -> str:
+    return f"{board.suite} on {board.data}, profile {board.profile}"
+
+
+def _ranking_points(board: Leaderboard) -> Iterator[Point]:
+    for column in board.columns:
+        entries = {row.label: row.cells[column].entry for row in board.rows if column in row.cells}
+        known = {label: entry for label, entry in entries.items() if entry.mean is not None}
+        for label, entry in sorted(known.items(), key=lambda item: -(item[1].mean or 0.0)) if len(known) > 1 else ():
+            mean, width = 100 * (entry.mean or 0.0), 100 * (entry.ci95 or 0.0)
+            theirs = entry.published
+            yield {
+                "panel": column,
+                "series": label,
+                "x": mean,
+                "low": mean - width,
+                "high": mean + width,
+                "published": None if theirs is None else 100 * theirs.accuracy,
+                "status": None if theirs is None else theirs.status,
+            }
+
+
+def differences_of(boards: Iterable[Leaderboard], evidence: EvidenceByPath, against: str) -> list[Differences]:
+    """Return the paired differences of every board that this learner is on with answers, as another learner is."""
+    made = []
+    for board in boards:
+        base = next((row for row in board.rows if row.label == against), None)
+        if base is not None:
+            rows = [*_difference_points(board, base, evidence)]
+            columns = [column for column in board.columns if any(row["column"] == column for row in rows)]
+            made.append(Differences(_where(board), against, columns, rows))
+    return [one for one in made if one.rows]
+
+
+def _difference_points(board: Leaderboard, base: Row, evidence: EvidenceByPath) -> Iterator[Point]:
+    for row in (row for row in board.rows if row is not base):
+        for column in (column for column in board.columns if column in row.cells and column in base.cells):
+            apart = differences(row.cells[column], base.cells[column], evidence)
+            if apart is not None:
+                summary = summarise(apart)
+                mean, width = 100 * summary.mean, 100 * (summary.ci95 or 0.0)
+                yield {
+                    "column": column,
+                    "series": row.label,
+                    "x": mean,
+                    "low": mean - width,
+                    "high": mean + width,
+                    "p": paired_p(apart),
+                }
