@@ -18,13 +18,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from torch.nn import functional
 
 import cfsl
 from cfsl.errors import CheckpointError, LearnerError, SpecError
 from cfsl.harness.devices import available_devices
 from cfsl.learners.base import Moment
+from cfsl.learners.maml_high import MamlHigh
+from cfsl.learners.maml_low import MamlLow
 from cfsl.learners.protonet import ProtoNet
 from cfsl.learners.tune import pretrain_tune
+from cfsl.nets import DenseNet, SqueezeConv
 from cfsl.nets.convnet import conv4
 from cfsl.spec import TaskSpec
 from cfsl.training import loop
@@ -114,6 +118,69 @@ def test_a_run_is_whole_if_all_its_files_are_of_one_run(data, finished, tmp_path
         with pytest.raises(CheckpointError) as refused:
             whole(copy, data)
         assert str(refused.value) == f"{copy / says}"
+
+
+def test_a_run_that_was_begun_before_a_field_was_added_goes_on(data, finished, tmp_path):
+    shutil.copytree(finished, tmp_path / "old")
+    for path in (tmp_path / "old").glob("*.safetensors"):
+        renoted(path, lambda notes: notes["identity"]["training"]["schedule"].pop("precision"))
+    assert whole(tmp_path / "old", data)
+    train(SMALL, TRAINING, data, tmp_path / "old")
+    with pytest.raises(CheckpointError, match=r"training\.schedule\.precision is float32 there and bfloat16 here"):
+        train(SMALL, in_bfloat16(TRAINING), data, tmp_path / "old")
+
+
+# In half the bits.
+
+
+def in_bfloat16(training: Training) -> Training:
+    return training.replace(schedule=training.schedule.replace(precision="bfloat16"))
+
+
+@pytest.mark.parametrize("iid", [False, True])
+def test_maps_in_bfloat16_change_the_loss_a_little_and_what_is_learned_is_float32(data, iid):
+    training = TRAINING.replace(iid=iid, turns=not iid)
+    losses, gradients = [], []
+    for one in (training, in_bfloat16(training)):
+        objective = objective_of(SMALL, one, data)
+        run = _begin(objective, one)
+        loss, stats = objective.loss(run.params, run.stats, 0)
+        gradients.append(torch.autograd.grad(loss, [run.params["block2.conv.weight"]])[0])
+        losses.append(float(loss.detach()))
+        assert loss.dtype == gradients[-1].dtype == torch.float32
+        assert {tensor.dtype for tensor in stats.values()} == {torch.float32}
+    assert losses[0] != losses[1] and losses[0] == pytest.approx(losses[1], rel=0.02)
+    assert functional.cosine_similarity(gradients[0].flatten(), gradients[1].flatten(), dim=0) > 0.98
+
+
+def test_a_run_in_bfloat16_learns_counts_the_same_operations_and_goes_on_with_the_same_bits(data, finished, tmp_path):
+    training = in_bfloat16(TRAINING)
+    train(SMALL, training, data, tmp_path / "whole")
+    plain, short = (read_checkpoint(folder / LAST)[1] for folder in (finished, tmp_path / "whole"))
+    assert short["step_macs"] == plain["step_macs"]
+    assert short["history"][-1]["loss"] == pytest.approx(plain["history"][-1]["loss"], rel=0.1)
+    assert short["history"][-1]["loss"] != plain["history"][-1]["loss"]
+
+    def stop(event) -> None:
+        if isinstance(event, Saved) and event.epoch.epoch == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(SMALL, training, data, tmp_path / "halved", stop)
+    train(SMALL, training, data, tmp_path / "halved")
+    assert same_run(tmp_path / "whole", tmp_path / "halved")
+
+
+def test_an_embedding_under_an_inner_loop_may_be_bfloat16_but_not_the_steps_themselves(data):
+    task = TaskSpec.type_b(nss=2, n_way=3)
+    training = in_bfloat16(Training(episodes=task, validation=task, validation_tasks=2))
+    high = MamlHigh(embedding=DenseNet(filters=8, blocks=1, stages=1), net=SqueezeConv(filters=4), steps=2)
+    objective = objective_of(high, training, data)
+    run = _begin(objective, training)
+    assert objective.loss(run.params, run.stats, 0)[0].isfinite()
+    low = objective_of(MamlLow(net=conv4(8, "conv-norm-act"), steps=2), training, data)
+    with pytest.raises(LearnerError, match="maml_low need float32: train it with --precision float32"):
+        low.loss(_begin(low, training).params, {}, 0)
 
 
 def started_again(folder: Path, data) -> int:

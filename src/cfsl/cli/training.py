@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from cfsl.training.events import Event, Watcher
     from cfsl.training.spec import Training
 
+_PRECISIONS = {name: name for name in ("float32", "bfloat16")}
 _LOGS = {"none": False, "tensorboard": True}
 
 
@@ -35,7 +36,10 @@ def train(
     updates: Annotated[int | None, typer.Option(help="Updates in an epoch, instead of the recipe's.", min=1)] = None,
     training_seed: Annotated[int, typer.Option(help="Seed of first weights and training data.", min=0)] = 0,
     device: Annotated[str, typer.Option(help="Where to train: cpu, cuda or mps.")] = "cpu",
-    threads: Annotated[int, typer.Option(help="Threads; one gives the same bits on every machine.", min=1)] = 1,
+    threads: Annotated[int, typer.Option(help="Threads; with one, the same processor gives the same bits.", min=1)] = 1,
+    precision: Annotated[
+        str | None, typer.Option(help="What maps are computed in: float32 or bfloat16; default: the recipe's.")
+    ] = None,
     accelerate: Annotated[
         str, typer.Option(help="'auto' takes exact fast kernels where there are some (maml_low); or 'off'.")
     ] = "auto",
@@ -46,7 +50,7 @@ def train(
     ),
 ) -> None:
     """Train a learner, or go on with a run that was stopped; validated on tasks of the given type."""
-    from cfsl.harness.devices import require_device
+    from cfsl.harness.devices import has_bfloat16, require_device
     from cfsl.learners.maml_fast import why_not
     from cfsl.learners.maml_low import MamlLow
     from cfsl.results.evaluation import described
@@ -65,11 +69,13 @@ def train(
         say(f"not accelerated: {slow}")
     data = setting.open()
     characters = data.info.recipe.channels == 1
-    lengths = {"epochs": epochs, "updates": updates}
-    asked = _training(learner, recipe, setting.spec(), lengths, training_seed, characters=characters)
+    own = {"epochs": epochs, "updates": updates, "precision": precision and lookup(_PRECISIONS, precision, "precision")}
+    asked = _training(learner, recipe, setting.spec(), own, training_seed, characters=characters)
     training = fitted_to(data, asked)
     if not json:
         say_what_was_fitted(asked, training, data)
+        if training.schedule.precision == "bfloat16" and not has_bfloat16(device):
+            say("this processor has no instructions for bfloat16: --precision float32 takes less time here")
     folder = out or Path("runs") / f"{learner.replace(':', '-')}-{setting.data}-{recipe}"
     run = {
         "learner": {"name": learner, **described(built)},
@@ -105,7 +111,7 @@ def _require_defaults(setting: Setting) -> None:
 
 
 def _training(
-    learner: str, recipe: str, task: TaskSpec, lengths: dict[str, int | None], seed: int, *, characters: bool
+    learner: str, recipe: str, task: TaskSpec, own: dict[str, Any], seed: int, *, characters: bool
 ) -> Training:
     """Return the training that the options describe."""
     from cfsl.learners.registry import LEARNERS
@@ -115,7 +121,7 @@ def _training(
     if kind in ("none", "random"):
         raise CfslError(f"{learner} is not trained; evaluate it with 'cfsl eval {learner}'")
     training = recipe_for(recipe, kind, task, characters=characters)
-    wanted = {name: value for name, value in lengths.items() if value is not None}
+    wanted = {name: value for name, value in own.items() if value is not None}
     return training.replace(seed=seed, schedule=training.schedule.replace(**wanted))
 
 

@@ -10,7 +10,7 @@ from typing import NamedTuple, overload
 
 import numpy as np
 import torch
-from jaxtyping import Float32, Int32, Int64
+from jaxtyping import Float, Float32, Int32, Int64
 from torch import Tensor
 
 from cfsl.corrupt import corrupt
@@ -73,12 +73,12 @@ class Task:
 
 @dataclass(frozen=True, eq=False)
 class TaskBatch:
-    """Tasks side by side, for learners that can do many at once."""
+    """Tasks side by side, for learners that can do many at once; images are float32, or what a training asks for."""
 
     numbers: range
-    support_images: Float32[Tensor, "tasks sets images channels height width"]
+    support_images: Float[Tensor, "tasks sets images channels height width"]
     support_labels: Int64[Tensor, "tasks sets images"]
-    target_images: Float32[Tensor, "tasks targets channels height width"]
+    target_images: Float[Tensor, "tasks targets channels height width"]
     target_labels: Int64[Tensor, "tasks targets"]
     target_groups: Int64[Tensor, "tasks targets"]
     covered: Float32[Tensor, "tasks targets"]

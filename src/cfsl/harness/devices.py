@@ -18,3 +18,10 @@ def require_device(name: str) -> None:
     available = available_devices()
     if name not in available:
         raise SpecError(f"device '{name}' is not available here; available: {', '.join(available)}")
+
+
+def has_bfloat16(device: str) -> bool:
+    """Tell whether a device has instructions for bfloat16; without them, it takes longer than float32."""
+    if device != "cpu":
+        return True
+    return any("bf16" in name and value is True for name, value in torch.cpu.get_capabilities().items())

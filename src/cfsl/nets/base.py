@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
+from contextlib import nullcontext
 from typing import Annotated, Literal
 
 import torch
@@ -77,10 +78,16 @@ class NetSpec(FrozenSpec):
     def training_features(
         self, params: Mapping[str, Tensor], stats: Mapping[str, Tensor], images: Images, momentum: float = 0.1
     ) -> tuple[Features, Stats]:
-        """Embed images with the statistics of the batch; return the running statistics after it, too."""
+        """Embed images with the statistics of the batch; return the running statistics after it, too.
+
+        Maps of images in bfloat16 are computed in it. Features and statistics are in the precision of the weights.
+        """
         self.feature_count(_shape(images))
         seen: Stats = {}
-        features = self.forward(params, batch_norm(params, seen), in_layout_of(params, images))
+        is_short = images.dtype is torch.bfloat16
+        with torch.autocast(images.device.type, torch.bfloat16) if is_short else nullcontext():
+            features = self.forward(params, batch_norm(params, seen), in_layout_of(params, images))
+        features = features.float() if is_short else features
         return features, moved_stats(stats, {**stats, **seen}, momentum)
 
 

@@ -111,8 +111,16 @@ def _device_of(params: Params) -> torch.device:
     return next(iter(params.values())).device
 
 
-def _moved(batch: TaskBatch, device: torch.device) -> TaskBatch:
-    return replace(batch, **{name: value.to(device) for name, value in vars(batch).items() if name != "numbers"})
+def _moved(batch: TaskBatch, device: torch.device, precision: torch.dtype) -> TaskBatch:
+    """Return tasks where the weights are, their images in the precision of training."""
+    moved = {name: value.to(device) for name, value in vars(batch).items() if name != "numbers"}
+    images = {name: moved[name].to(precision) for name in ("support_images", "target_images")}
+    return replace(batch, **(moved | images))
+
+
+def _precision(training: Training) -> torch.dtype:
+    dtype: torch.dtype = getattr(torch, training.schedule.precision)
+    return dtype
 
 
 def _all_images(batch: TaskBatch) -> Float32[Tensor, "n channels height width"]:
@@ -147,7 +155,7 @@ class _Episodes:
         schedule, size = self._training.schedule, self._training.schedule.batch
         batch = next(self._tasks[update * size : (update + 1) * size].batches(size))
         moment = Moment(update // schedule.updates, schedule.epochs)
-        shown = _moved(self._augmented(batch, update), _device_of(params))
+        shown = _moved(self._augmented(batch, update), _device_of(params), _precision(self._training))
         loss, stats = self._learner.episode_loss(params, stats, shown, turns=self._training.turns, moment=moment)
         return loss + _memory_loss(self._learner, params, _all_images(batch), self._training, update), stats
 
@@ -193,7 +201,7 @@ class _Pretraining:
         memory_loss = _memory_loss(self._learner, params, images, self._training, update)
         images = augment(images, labels, self._training.augmentation, generator)
         images, others, share = blended(images, self._training.augmentation, generator)
-        shown = images.to(_device_of(params), memory_format=torch.channels_last)
+        shown = images.to(_device_of(params), _precision(self._training), memory_format=torch.channels_last)
         features, stats = self._net.training_features(params, stats, shown)
         loss = self._classifier_loss(params, features, labels.to(_device_of(params)))
         if share < 1:

@@ -56,6 +56,9 @@ class Schedule(FrozenSpec):
     weight_decay: NotNegative = 1e-4
     average: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Of the weights, exponentially: this much of the old average stays at each update; 0 is off."""
+    precision: Literal["float32", "bfloat16"] = "float32"
+    """What a net computes its maps in while it is trained; weights, and all that is made of its features, are float32.
+    Processors with instructions for bfloat16 take about half the time."""
     patience: Count | None = None
     """Epochs without a better validation accuracy before training stops."""
     keep: Count = 5
