@@ -583,6 +583,18 @@ def test_train_refuses_options_that_it_would_not_heed(run, words):
     assert result.code == 2 and f"{words[0]} is for evaluation" in result.err
 
 
+def test_train_takes_a_precision_and_says_where_it_takes_longer(run, monkeypatch):
+    short = (*_TRAIN, "--epochs", "1", "--updates", "1")
+    start = _events(run(*short, "--precision", "bfloat16", "--json").out)[0]
+    assert start["training"]["schedule"]["precision"] == "bfloat16"
+    monkeypatch.setattr("cfsl.harness.devices.has_bfloat16", lambda device: False)
+    warned = "this processor has no instructions for bfloat16: --precision float32 takes less time here"
+    assert warned in run(*short, "--precision", "bfloat16").out
+    assert warned not in run(*short, "--out", "other").out
+    refused = run(*short, "--precision", "float16")
+    assert refused.code == 2 and "bfloat16" in refused.err and refused.err.count("\n") == 1
+
+
 def test_a_folder_without_a_run_is_said_to_be_none(run, tmp_path):
     result = run("eval", "protonet", *_GLYPHS, "--checkpoint", str(tmp_path))
     assert result.code == 2 and "holds no training run" in result.err
