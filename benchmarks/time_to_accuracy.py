@@ -1,7 +1,7 @@
 """How long does one core train until it is as good as the published numbers?
 
     python benchmarks/time_to_accuracy.py                 (Omniglot; about a quarter of an hour)
-    python benchmarks/time_to_accuracy.py --seed 1 --learner protonet --lengths 400,500 --data omniglot-antialiased
+    python benchmarks/time_to_accuracy.py --seed 1 --learner protonet --lengths 400 500 --data omniglot-antialiased
 
 Task type B, three support sets, on validation classes: the published ProtoNets (95.30 %) and the best published learner
 (SCA, 96.84 %). Both were published for test classes, which are the easier ones: nothing is chosen on those here.
@@ -20,7 +20,7 @@ import tempfile
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import cfsl
 from cfsl.harness.devices import has_bfloat16
@@ -30,6 +30,7 @@ from cfsl.learners.protonet import ProtoNet
 from cfsl.training.events import Event, Started, Update
 from cfsl.training.loop import best_weights, train
 from cfsl.training.recipes import recipe_for
+from cfsl.training.spec import Precision
 
 GOALS = {"ProtoNets, published": (95.30, "7.9 h"), "best published": (96.84, "94 h")}
 LENGTHS = {"champion": (100, 125, 150, 200, 250, 300, 400, 600), "protonet": (200, 250, 300, 400, 500, 700, 1000, 1400)}
@@ -55,7 +56,7 @@ def timed(learner: Any, data: cfsl.Dataset, updates: int, seed: int, precision: 
     task = cfsl.TaskSpec.type_b(nss=3)
     recipe = recipe_for("short", "champion", task)
     warm = min(recipe.schedule.warmup, updates // 5)
-    average = min(0.99, 1 - 10 / updates)
+    average = max(0.0, min(0.99, 1 - 10 / updates))
     schedule = recipe.schedule.replace(epochs=1, updates=updates, warmup=warm, average=average, precision=precision)
     training = recipe.replace(schedule=schedule, validation_tasks=1, seed=seed)
     ticks: list[float] = []
@@ -88,15 +89,15 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="of first weights and training data")
     parser.add_argument("--data", default="omniglot")
     parser.add_argument("--learner", choices=list(LENGTHS), help="only this one")
-    parser.add_argument("--lengths", help="updates, with commas, instead of the usual ones")
+    parser.add_argument("--lengths", type=int, nargs="+", help="updates of each run, in the place of the usual ones")
     fastest = "bfloat16" if has_bfloat16("cpu") else "float32"
-    parser.add_argument("--precision", choices=["float32", "bfloat16"], default=fastest)
+    parser.add_argument("--precision", choices=get_args(Precision), default=fastest)
     asked = parser.parse_args()
     data = cfsl.load(asked.data)
     print(f"{asked.data}, maps in {asked.precision}")
     lines = []
     for name in [asked.learner] if asked.learner else LENGTHS:
-        lengths = [int(length) for length in asked.lengths.split(",")] if asked.lengths else LENGTHS[name]
+        lengths = sorted(asked.lengths or LENGTHS[name])
         made = list(runs(name, data, lengths, asked.seed, asked.precision))
         for what, (goal, published) in GOALS.items():
             first = next((run for run in made if run.accuracy >= goal), None)

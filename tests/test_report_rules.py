@@ -19,6 +19,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from cfsl.cli.hyper import listed
 from cfsl.errors import SpecError
 from cfsl.learners.registry import LEARNERS
 from cfsl.presets.board import Found, boards
@@ -39,10 +40,8 @@ from cfsl.results.published import published_cell
 from cfsl.spec import TaskSpec
 from report_cards import card, cards_of, written
 
-A3 = TaskSpec.type_a(3)
-
 ROOT = Path(__file__).parent.parent
-B3 = TaskSpec.type_b(3)
+A3, B3 = TaskSpec.type_a(3), TaskSpec.type_b(3)
 WICKED = "<script>alert(1)</script>"
 PAPER_2 = ["pretrain_tune", "pretrain_tune_replay", "protonet"]
 
@@ -248,20 +247,24 @@ def test_forgetting_is_shown_where_learners_were_asked_after_every_support_set(t
 
 
 def test_a_ranking_has_the_best_first_in_every_column_with_what_was_published(tmp_path):
-    cards = [found("protonet", 0.9), found("maml_low", 0.95), found("chance", 0.07), found("protonet", 0.99, A3)]
-    ranking = rankings_of([board_of(cards)])[0]
-    assert [(row["panel"], row["series"]) for row in ranking.rows] == [
-        *[("B3", name) for name in ("maml_low", "protonet", "chance")]  # in A3, protonet has nobody to be ranked with
+    cards = [found("protonet", 0.9), found("sca", 0.95), found("chance", 0.07), found("joint", 0.99)]
+    cards += [found("protonet", 0.99, A3), found("maml_low", 0.999)]
+    ranking = rankings_of([board_of(cards, {cards[-1].path: Evidence("refused", ("a lie",))})])[0]
+    # joint breaks the law, maml_low was refused, and in A3 protonet has nobody to be ranked with.
+    assert [(row["panel"], row["label"]) for row in ranking.rows] == [
+        ("B3", "sca, transductive"),
+        ("B3", "protonet"),
+        ("B3", "chance"),
     ]
-    best = ranking.rows[0]
-    assert (best["low"], best["x"], best["high"]) == pytest.approx((94, 95, 96))
-    assert best["published"] == pytest.approx(38.18) and best["status"] == "superseded"
-    assert ranking.rows[1]["status"] == "sound" and ranking.rows[2]["published"] is None
+    best, second, last = ranking.rows
+    assert (best["x"], best["width"]) == pytest.approx((95, 1))
+    assert best["published"] == pytest.approx(96.84) and best["status"] == second["status"] == "sound"
+    assert last["published"] is None and last["status"] is None
     ranking_figure(ranking).savefig(tmp_path / "ranking.png")
 
 
 def test_paired_differences_are_of_tasks_that_both_went_through(tmp_path):
-    cards = [found(name, 0.5, spec) for name in ("protonet", "maml_low") for spec in (TaskSpec.type_b(3), A3)]
+    cards = [found(name, 0.5, spec) for name in ("protonet", "maml_low") for spec in (B3, A3)]
     hard = np.random.default_rng(0).normal(0, 0.1, 50)
     apart = np.array([0.01, 0.03] * 25)
     cards[3].card["tasks"]["manifest_fingerprint"] = "0" * 64  # maml_low on A3 had other tasks
@@ -271,11 +274,34 @@ def test_paired_differences_are_of_tasks_that_both_went_through(tmp_path):
     assert found_out.columns == ["B3"] and len(found_out.rows) == 1
     row = found_out.rows[0]
     # By hand: mean 2 points, deviation 1 / sqrt(49 / 50) points, t(49, .975) = 2.0096.
-    width = 2.0096 * 1 / (49 / 50) ** 0.5 / 50**0.5
-    assert (row["low"], row["x"], row["high"]) == pytest.approx((2 - width, 2, 2 + width), abs=1e-4)
+    assert (row["x"], row["width"]) == pytest.approx((2, 2.0096 * 1 / (49 / 50) ** 0.5 / 50**0.5), abs=1e-4)
     assert row["series"] == "maml_low" and row["p"] < 1e-10
     differences_figure(found_out).savefig(tmp_path / "paired.png")
     assert not differences_of([board_of(cards, evidence)], evidence, "sca")
+
+
+def test_figures_of_who_is_better_have_no_interval_for_one_task_and_bear_long_names(tmp_path, recwarn):
+    long = "champion (knows_copies=False, net.embedding=64, net.widths=[16, 24, 48, 64], views=one)"
+    cards = [found("protonet", 1.0), found(long, 0.5)]
+    for one in cards:
+        one.card["metrics"]["accuracy"]["ci95"] = None
+    evidence = {one.path: Evidence("ok", (), np.array([one.card["metrics"]["accuracy"]["mean"]])) for one in cards}
+    board = board_of(cards, evidence)
+    ranking, apart = rankings_of([board])[0], differences_of([board], evidence, long)[0]
+    assert [row["width"] for row in [*ranking.rows, *apart.rows]] == [None, None, None]
+    ranking_figure(ranking).savefig(tmp_path / "ranking.png")
+    differences_figure(apart).savefig(tmp_path / "paired.png")
+    assert not recwarn.list
+    assert listed("learners", f"protonet, {long},protonet") == ("protonet", long)
+
+
+def test_who_is_better_says_of_which_splits():
+    cards = [found("protonet", 0.9), found("maml_low", 0.8)]
+    others = [
+        Found(f"{one.path}-", {**one.card, "tasks": {**one.card["tasks"], "splits": "official"}}) for one in cards
+    ]
+    places = [one.where for one in rankings_of(leaderboards(boards([*cards, *others]), {})) if "table1" in one.where]
+    assert len(set(places)) == 2 and any("official" in place for place in places)
 
 
 def test_a_figure_can_leave_out_learners_and_columns_but_not_ones_that_are_not_there():
@@ -589,7 +615,10 @@ def test_figures_are_written_as_pdf_svg_and_png(run, bench, tmp_path):
         (["figure", "figure3", "cards", "--columns", "B3"], "--columns says nothing to the figure figure3"),
         (["figure", "paired", "cards"], "--against LEARNER"),
         (["figure", "paired", "cards", "--against", "sca"], "no card here is of the learner 'sca'"),
-        (["figure", "paired", "cards", "--against", "protonet"], "there are no cards for paired"),
+        (["figure", "paired", "cards", "--against", "protonet"], "there is nobody to compare"),
+        (["figure", "ranking", "cards"], "there is nobody to compare"),
+        (["figure", "ranking", "cards", "--suite", "scaling"], "those there are: table1"),
+        (["figure", "ranking", "cards", "--suite", "figure4"], "nobody is trained in figure4"),
         (["figure", "ranking", "cards", "--suite", "tabel1"], "did you mean 'table1'"),
         (["figure", "figure3", "cards", "--out", "f.gif"], "none of .pdf, .svg and .png"),
         (["report", "nowhere"], "nowhere does not exist"),

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cfsl.cli.console import complain, print_json, say, working
-from cfsl.cli.hyper import look_in_current_folder
-from cfsl.cli.setting import listed
+from cfsl.cli.hyper import listed, look_in_current_folder
 from cfsl.errors import CfslError, SpecError, lookup
 
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -11,9 +11,9 @@ from cfsl.errors import SpecError, lookup
 from cfsl.presets.board import Board, Found
 from cfsl.presets.suites import SUITES
 from cfsl.report.clouds import Matrices, matrices_of, paretos_of
-from cfsl.report.contests import Differences, differences_of, only, rankings_of
+from cfsl.report.contests import Differences, Ranking, differences_of, only, rankings_of
 from cfsl.report.evidence import Evidence
-from cfsl.report.leaderboard import Leaderboard, leaderboards, without_repeats
+from cfsl.report.leaderboard import Leaderboard, leaderboards, places, without_repeats
 from cfsl.report.series import learning_curves, lines_of
 
 if TYPE_CHECKING:
@@ -25,12 +25,14 @@ _Shown = TypeVar("_Shown")
 
 @dataclass(frozen=True)
 class Wanted:
-    """Which part of the cards a figure shows; nothing named is everything."""
+    """Which part of the cards a figure shows."""
 
     columns: Sequence[str] = ()
+    """Nothing named is everything; so for learners."""
     learners: Sequence[str] = ()
     against: str | None = None
     suite: str | None = None
+    """Nothing named is table1."""
 
 
 def drawn(name: str, boards: Sequence[Board], cards: Sequence[Found], wanted: Wanted, manifests: Path | None) -> Figure:
@@ -55,13 +57,7 @@ def drawn(name: str, boards: Sequence[Board], cards: Sequence[Found], wanted: Wa
             _one(name, paretos_of(leaderboards(without_repeats(boards), {})), lambda cloud: cloud.where)
         ),
         "forgetting": lambda: matrices_figure(*_matrices(boards, wanted, manifests)),
-        "ranking": lambda: ranking_figure(
-            _one(
-                name,
-                rankings_of(only(leaderboards(_of_suite(boards, wanted), {}), wanted.learners, wanted.columns)),
-                lambda one: one.where,
-            )
-        ),
+        "ranking": lambda: ranking_figure(_ranking(boards, wanted)),
         "paired": lambda: differences_figure(_differences(boards, wanted, manifests)),
     }
     maker = lookup(makers, name, "figure")
@@ -89,7 +85,9 @@ def _one(name: str, found: Sequence[_Shown], where: Callable[[_Shown], str]) -> 
         raise SpecError(f"there are no cards for {name} here; 'cfsl bench' makes them")
     if len(found) > 1:
         places = "; ".join(where(one) for one in found)
-        raise SpecError(f"there are {len(found)} figures {name}: {places}. Choose one with --data and --profile")
+        raise SpecError(
+            f"there are {len(found)} figures {name}: {places}. Choose one with --data, --splits and --profile"
+        )
     return found[0]
 
 
@@ -99,38 +97,54 @@ def _on(boards: Sequence[Board], cards: Sequence[Found]) -> list[Found]:
     return [found for found in cards if found.path in paths] if boards else list(cards)
 
 
-def _of_suite(boards: Sequence[Board], wanted: Wanted) -> list[Board]:
+def _shown(boards: Sequence[Board], wanted: Wanted, learners: Sequence[str]) -> list[Leaderboard]:
+    """Return what is wanted of the boards of one suite; say which suites there are if it has none."""
     suite = wanted.suite or "table1"
-    lookup(SUITES, suite, "suite")
+    if not lookup(SUITES, suite, "suite").trained:
+        raise SpecError(f"nobody is trained in {suite}, so that nobody is better; it measures costs")
     found = [board for board in boards if board.suite == suite]
     if not found:
-        raise SpecError(f"no card here belongs to {suite}; --suite has others")
-    return found
+        there = ", ".join(dict.fromkeys(board.suite for board in boards)) or "none"
+        raise SpecError(f"no card that is wanted belongs to {suite}; --suite chooses among those there are: {there}")
+    return only(leaderboards(found, {}), learners, wanted.columns)
+
+
+def _ranking(boards: Sequence[Board], wanted: Wanted) -> Ranking:
+    found = rankings_of(_shown(boards, wanted, wanted.learners))
+    if not found:
+        raise SpecError("there is nobody to compare: a ranking takes two learners with cards of the same column")
+    return _one("ranking", found, lambda one: one.where)
 
 
 def _differences(boards: Sequence[Board], wanted: Wanted, manifests: Path | None) -> Differences:
     if wanted.against is None:
         raise SpecError("say whom the others are compared with: --against LEARNER")
-    ranked, evidence = _with_evidence(_of_suite(boards, wanted), manifests)
-    only(ranked, [wanted.against], ())
-    shown = only(ranked, [*wanted.learners, wanted.against] if wanted.learners else (), wanted.columns)
-    return _one("paired", differences_of(shown, evidence, wanted.against), lambda one: one.where)
+    _shown(boards, wanted, [wanted.against])
+    shown = _shown(boards, wanted, [*wanted.learners, wanted.against] if wanted.learners else ())
+    evidence = _evidence((cell.cards for _, _, _, cell in places(shown)), manifests)
+    found = differences_of(shown, evidence, wanted.against)
+    if not found:
+        raise SpecError(
+            f"there is nobody to compare: a paired test takes answers of {wanted.against} and of another learner "
+            "to the same tasks, beside their cards"
+        )
+    return _one("paired", found, lambda one: one.where)
 
 
 def _matrices(boards: Sequence[Board], wanted: Wanted, manifests: Path | None) -> tuple[Matrices, str]:
     """Return the matrices, and which column is wanted."""
     if len(wanted.columns) > 1:
         raise SpecError(f"the figure forgetting shows one column, not {len(wanted.columns)}")
-    found = matrices_of(*_with_evidence(without_repeats(boards), manifests))
+    kept = without_repeats(boards)
+    evidence = _evidence((cell for board in kept for row in board.rows.values() for cell in row.values()), manifests)
+    found = matrices_of(leaderboards(kept, evidence), evidence)
     fitting = [one for one in found if all(column in one.columns for column in wanted.columns)]
     chosen = _one("forgetting", fitting, lambda one: one.where)
     return chosen, [*wanted.columns, *chosen.columns][0]
 
 
-def _with_evidence(boards: Sequence[Board], manifests: Path | None) -> tuple[list[Leaderboard], dict[str, Evidence]]:
-    """Rank the boards by what the answers of their cards say."""
+def _evidence(cells: Iterable[Sequence[Found]], manifests: Path | None) -> dict[str, Evidence]:
+    """Return what the answers of these cards say."""
     from cfsl.cli.gathering import Gatherer
 
-    cards = [one for board in boards for row in board.rows.values() for cell in row.values() for one in cell]
-    evidence = dict(Gatherer(manifests, verify=False).evidence(cards))
-    return leaderboards(boards, evidence), evidence
+    return dict(Gatherer(manifests, verify=False).evidence([one for cell in cells for one in cell]))

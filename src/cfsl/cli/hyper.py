@@ -1,4 +1,7 @@
-"""Hyper-parameters on the command line: name=value, where inner.lr is the lr of a learner's inner learner."""
+"""What options hold: names between commas, and hyper-parameters as name=value.
+
+inner.lr is the lr of a learner's inner learner.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,23 @@ def look_in_current_folder() -> None:
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.append(here)
+
+
+def listed(option: str, text: str | None) -> tuple[str, ...] | None:
+    """Read names between commas, each of which counts once; a comma in brackets is part of a name."""
+    if text is None:
+        return None
+    parts, depth = [""], 0
+    for letter in text:
+        depth += (letter in "([") - (letter in ")]")
+        if letter == "," and depth <= 0:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    names = tuple(dict.fromkeys(part.strip() for part in parts if part.strip()))
+    if not names:
+        raise SpecError(f"--{option} '{text}' names nothing; name something, or leave it out")
+    return names
 
 
 def parsed_change(text: str) -> tuple[str, Any]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cfsl.cli.console import complain, counting, print_json, say
-from cfsl.cli.setting import listed
+from cfsl.cli.hyper import listed
 from cfsl.cli.verifying import Json, ManifestFolder, counted, skipped
 from cfsl.errors import CardError, SpecError, lookup
 
@@ -133,6 +133,7 @@ def figure(
     learners: Annotated[str | None, typer.Option(help="Of ranking and paired: only these, with commas.")] = None,
     against: Annotated[str | None, typer.Option(help="Of paired: whose accuracy the others' is compared with.")] = None,
     suite: Annotated[str | None, typer.Option(help="Of ranking and paired: whose columns; default: table1.")] = None,
+    splits: Annotated[str | None, typer.Option(help="Only tasks of this split file, such as reference.")] = None,
     manifests: ManifestFolder = None,
     json: Json = False,
 ) -> None:
@@ -143,6 +144,7 @@ def figure(
     if path.suffix.lower() not in (".pdf", ".svg", ".png"):
         raise SpecError(f"{path} is none of .pdf, .svg and .png")
     found, boards = _boards(_places(folders), data, profile)
+    boards = [board for board in boards if splits in (None, board.splits)]
     wanted = Wanted(listed("columns", columns) or (), listed("learners", learners) or (), against, suite)
     picture = drawn(name, boards, _cards(found), wanted, manifests)
     try:

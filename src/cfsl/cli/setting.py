@@ -33,16 +33,6 @@ _CONSTRUCTORS = {
 }
 
 
-def listed(option: str, text: str | None) -> tuple[str, ...] | None:
-    """Read names between commas; each counts once."""
-    if text is None:
-        return None
-    names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
-    if not names:
-        raise SpecError(f"--{option} '{text}' names nothing; leave it out for the usual ones")
-    return names
-
-
 def _option(panel: str, text: str, *names: str) -> Any:
     return typer.Option(*names, help=text, rich_help_panel=panel)
 

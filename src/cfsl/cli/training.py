@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from cfsl.training.events import Event, Watcher
     from cfsl.training.spec import Training
 
-_PRECISIONS = {name: name for name in ("float32", "bfloat16")}
 _LOGS = {"none": False, "tensorboard": True}
 
 
@@ -56,6 +55,7 @@ def train(
     from cfsl.results.evaluation import described
     from cfsl.training.loop import train as run_training
     from cfsl.training.recipes import fitted_to
+    from cfsl.training.spec import Precision
     from cfsl.training.tensorboard import require_tensorboard, tensorboard_log
 
     _require_defaults(setting)
@@ -69,7 +69,9 @@ def train(
         say(f"not accelerated: {slow}")
     data = setting.open()
     characters = data.info.recipe.channels == 1
-    own = {"epochs": epochs, "updates": updates, "precision": precision and lookup(_PRECISIONS, precision, "precision")}
+    if precision is not None:
+        lookup(dict.fromkeys(get_args(Precision)), precision, "precision")
+    own = {"epochs": epochs, "updates": updates, "precision": precision}
     asked = _training(learner, recipe, setting.spec(), own, training_seed, characters=characters)
     training = fitted_to(data, asked)
     if not json:

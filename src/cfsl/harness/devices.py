@@ -21,7 +21,8 @@ def require_device(name: str) -> None:
 
 
 def has_bfloat16(device: str) -> bool:
-    """Tell whether a device has instructions for bfloat16; without them, it takes longer than float32."""
-    if device != "cpu":
-        return True
-    return any("bf16" in name and value is True for name, value in torch.cpu.get_capabilities().items())
+    """Tell whether a device is known to have instructions for bfloat16; without them, it takes longer than float32."""
+    if device == "cuda":
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
+    known: dict[str, object] = getattr(torch.cpu, "get_capabilities", dict)() if device == "cpu" else {}
+    return any("bf16" in name and value is True for name, value in known.items())

@@ -142,7 +142,7 @@ def on_device(meta: Meta, device: str) -> Meta:
 
 @contextlib.contextmanager
 def threads(count: int) -> Iterator[None]:
-    """Compute on so many threads. Another number may round otherwise: one gives the same bits on every machine."""
+    """Compute on so many threads. Another number, or another kind of processor, may round otherwise."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:

@@ -239,7 +239,7 @@ class InnerLoop(FrozenSpec):
 
     def episodes(self, params: Params, stats: Stats, batch: TaskBatch) -> tuple[list[Episode], Stats]:
         """Return the tasks as the inner loop sees them, and the statistics of an embedding after seeing them."""
-        if batch.target_images.dtype is not torch.float32:
+        if batch.target_images.dtype is torch.bfloat16:
             name = str(getattr(self, "kind", type(self).__name__))
             raise LearnerError(f"the inner steps of {name} need float32: train it with --precision float32")
         return episodes_of(batch, batch.support_images, batch.target_images), stats

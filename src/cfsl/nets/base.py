@@ -80,7 +80,7 @@ class NetSpec(FrozenSpec):
     ) -> tuple[Features, Stats]:
         """Embed images with the statistics of the batch; return the running statistics after it, too.
 
-        Maps of images in bfloat16 are computed in it. Features and statistics are in the precision of the weights.
+        Maps of images in bfloat16 are computed in it; features and statistics are float32 all the same.
         """
         self.feature_count(_shape(images))
         seen: Stats = {}

@@ -66,7 +66,8 @@ def _training_lines(card: Card) -> Iterator[str]:
     if training:
         schedule = training["schedule"]
         size = f"{schedule['epochs']} epochs x {schedule['updates']} updates x {schedule['batch']}"
-        yield f"training: {size}, {schedule['optimizer']} {schedule['rate']}, seed {training['seed']}"
+        precision = schedule.get("precision", "float32")
+        yield f"training: {size}, {schedule['optimizer']} {schedule['rate']}, {precision}, seed {training['seed']}"
     accuracies = [epoch["accuracy"] for epoch in history if isinstance(epoch.get("accuracy"), int | float)]
     if len(accuracies) > 1:
         yield "  validation accuracy in %, by epoch"

@@ -99,6 +99,7 @@ def _training(card: Mapping[str, Any]) -> Rows:
     rows = [
         ("schedule", size),
         ("optimizer", f"{schedule['optimizer']}, rate {schedule['rate']}, decay {schedule['decay']}"),
+        ("precision", schedule.get("precision", "float32")),
         ("training seed", str(training.get("seed"))),
         ("validation", f"{training.get('validation_tasks')} tasks"),
     ]

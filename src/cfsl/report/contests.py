@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from cfsl.errors import SpecError
 from cfsl.metrics.accuracy import summarise
 from cfsl.metrics.paired import paired_p
-from cfsl.report.leaderboard import EvidenceByPath, Leaderboard, Row, differences
+from cfsl.report.leaderboard import EvidenceByPath, Leaderboard, Row, differences, is_ranked
 from cfsl.report.series import Point
 
 
@@ -18,8 +18,8 @@ class Ranking:
 
     where: str
     rows: list[Point]
-    """With "panel" (the column), "series", "x", "low" and "high" in percent, "published" (percent or None) and
-    its "status"."""
+    """With "panel" (the column), "series", "label", "x" and its half "width" in percent (None for one task),
+    "published" (percent or None) and its "status". Upper bounds and refused cards are not ranked."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Differences:
     against: str
     columns: list[str]
     rows: list[Point]
-    """With "column", "series", "x", "low", "high" (points), and "p" of the paired test."""
+    """With "column", "series", "x" and its half "width" in points (None for one task), and "p" of the paired test."""
 
 
 def only(boards: Iterable[Leaderboard], learners: Sequence[str], columns: Sequence[str]) -> list[Leaderboard]:
@@ -66,29 +66,28 @@ def rankings_of(boards: Iterable[Leaderboard]) -> list[Ranking]:
 
 
 def _where(board: Leaderboard) -> str:
-    return f"{board.suite} on {board.data}, profile {board.profile}"
+    return f"{board.suite} on {board.data}, splits {board.splits}, profile {board.profile}"
 
 
 def _ranking_points(board: Leaderboard) -> Iterator[Point]:
     for column in board.columns:
-        entries = {row.label: row.cells[column].entry for row in board.rows if column in row.cells}
-        known = {label: entry for label, entry in entries.items() if entry.mean is not None}
-        for label, entry in sorted(known.items(), key=lambda item: -(item[1].mean or 0.0)) if len(known) > 1 else ():
-            mean, width = 100 * (entry.mean or 0.0), 100 * (entry.ci95 or 0.0)
-            theirs = entry.published
+        rows = [row for row in board.rows if column in row.cells and is_ranked(row, column)]
+        rows.sort(key=lambda row: -(row.cells[column].entry.mean or 0.0))
+        for row in rows if len(rows) > 1 else ():
+            entry = row.cells[column].entry
             yield {
                 "panel": column,
-                "series": label,
-                "x": mean,
-                "low": mean - width,
-                "high": mean + width,
-                "published": None if theirs is None else 100 * theirs.accuracy,
-                "status": None if theirs is None else theirs.status,
+                "series": row.label,
+                "label": f"{row.label}, transductive" if row.transductive else row.label,
+                "x": 100 * (entry.mean or 0.0),
+                "width": None if entry.ci95 is None else 100 * entry.ci95,
+                "published": None if entry.published is None else 100 * entry.published.accuracy,
+                "status": None if entry.published is None else entry.published.status,
             }
 
 
 def differences_of(boards: Iterable[Leaderboard], evidence: EvidenceByPath, against: str) -> list[Differences]:
-    """Return the paired differences of every board that this learner is on with answers, as another learner is."""
+    """Return the paired differences of every board on which another learner has answers for the same tasks."""
     made = []
     for board in boards:
         base = next((row for row in board.rows if row.label == against), None)
@@ -105,12 +104,10 @@ def _difference_points(board: Leaderboard, base: Row, evidence: EvidenceByPath) 
             apart = differences(row.cells[column], base.cells[column], evidence)
             if apart is not None:
                 summary = summarise(apart)
-                mean, width = 100 * summary.mean, 100 * (summary.ci95 or 0.0)
                 yield {
                     "column": column,
                     "series": row.label,
-                    "x": mean,
-                    "low": mean - width,
-                    "high": mean + width,
+                    "x": 100 * summary.mean,
+                    "width": None if summary.ci95 is None else 100 * summary.ci95,
                     "p": paired_p(apart),
                 }

@@ -11,12 +11,14 @@ from matplotlib.figure import Figure
 
 from cfsl.report.clouds import Matrices, Pareto
 from cfsl.report.contests import Differences, Ranking
+from cfsl.report.leaderboard import SIGNIFICANT
 from cfsl.report.series import Lines, Point
 from cfsl.report.styles import LIGHT, Style, styles
 
 _ACROSS = 4
 _LEGEND_ROWS = 26
 _LEGEND_WIDTH = 32
+_TITLE_WIDTH = 80
 _SMALL = 8
 
 
@@ -136,73 +138,88 @@ def _write_values(axis: Any, grid: Sequence[Sequence[float]]) -> None:
 def ranking_figure(ranking: Ranking) -> Figure:
     """Draw every column's learners from the best down, on an axis that spreads what is close to 100 %."""
     panels = list(dict.fromkeys(row["panel"] for row in ranking.rows))
-    longest = max(sum(row["panel"] == panel for row in ranking.rows) for panel in panels)
-    figure, axes = _grid(len(panels), shares_y=False, size=(2.9, 0.7 + 0.16 * longest))
+    labels = {row["label"]: fill(row["label"], _LEGEND_WIDTH) for row in ranking.rows}
+    heights = {
+        panel: sum(1 + labels[row["label"]].count("\n") for row in ranking.rows if row["panel"] == panel)
+        for panel in panels
+    }
+    longest = max(len(line) for label in labels.values() for line in label.split("\n"))
+    size = (1.8 + 0.07 * longest, 0.7 + 0.16 * max(heights.values()))
+    figure, axes = _grid(len(panels), shares_y=False, size=size)
     looks = styles(dict.fromkeys(row["series"] for row in ranking.rows))
     for axis, panel in zip(axes, panels, strict=True):
         rows = [row for row in ranking.rows if row["panel"] == panel]
         for place, row in enumerate(rows):
-            look = looks[row["series"]]
-            bars = [[_share(row["x"]) - _share(row["low"])], [_share(row["high"]) - _share(row["x"])]]
-            style = {"color": LIGHT[look.colour], "marker": look.marker, "markersize": 4, "linewidth": 1}
-            axis.errorbar(_share(row["x"]), place, xerr=bars, **style)
-            if row["published"] is not None:
-                mark = {"marker": "|" if row["status"] == "sound" else "x", "markersize": 5, "color": "grey"}
-                axis.plot([_share(row["published"])], [place], linestyle="none", **mark)
-        axis.set_yticks(range(len(rows)), [row["series"] for row in rows])
+            _draw_ranked(axis, place, row, looks[row["series"]])
+        axis.set_yticks(range(len(rows)), [labels[row["label"]] for row in rows])
         axis.invert_yaxis()
         axis.set_xscale("logit")
-        low = min(row["low"] for row in rows)
-        shown = [tick for tick in _TICKS if tick > low / 2]
-        axis.set_xticks([tick / 100 for tick in shown], [f"{tick:g}" for tick in shown])
+        shown = _ticks_around([row[name] for row in rows for name in ("x", "published") if row[name] is not None])
+        axis.set_xlim(_share(shown[0]), _share(shown[-1]))
+        axis.set_xticks([_share(tick) for tick in shown], [f"{tick:g}" for tick in shown])
         axis.minorticks_off()
         _finish_rows(axis, panel)
-    figure.suptitle(f"Who is better: {ranking.where}", fontsize=10)
-    figure.supxlabel("accuracy, %, with 95 % over tasks; grey: published, x if superseded or trend only", fontsize=9)
+    figure.suptitle(fill(f"Who is better: {ranking.where}", _TITLE_WIDTH), fontsize=10)
+    words = "accuracy, %, with 95 % over tasks; grey: published, x if superseded or trend only"
+    figure.supxlabel(fill(words, _TITLE_WIDTH), fontsize=9)
     return figure
 
 
-_TICKS = (2, 5, 20, 50, 80, 95, 99, 99.9, 99.99)
+def _draw_ranked(axis: Any, place: int, row: Point, look: Style) -> None:
+    style = {"color": LIGHT[look.colour], "marker": look.marker, "markersize": 4, "linewidth": 1, "clip_on": False}
+    middle, width = _share(row["x"]), row["width"]
+    bars = None
+    if width is not None:
+        bars = [[middle - _share(row["x"] - width)], [_share(row["x"] + width) - middle]]
+    axis.errorbar(middle, place, xerr=bars, **style)
+    if row["published"] is not None:
+        mark = {"marker": "|" if row["status"] == "sound" else "x", "markersize": 5, "color": "grey"}
+        axis.plot([_share(row["published"])], [place], linestyle="none", clip_on=False, **mark)
+
+
+_TICKS = (0.01, 0.1, 1.0, 5.0, 20.0, 50.0, 80.0, 95.0, 99.0, 99.9, 99.99)
+
+
+def _ticks_around(values: Sequence[float]) -> list[float]:
+    """Return the ticks from the last below all values to the first above them."""
+    first = max(place for place, tick in enumerate(_TICKS) if place == 0 or tick <= min(values))
+    last = min(place for place, tick in enumerate(_TICKS) if place == len(_TICKS) - 1 or tick >= max(values))
+    return list(_TICKS[min(first, last - 1) : last + 1])
 
 
 def _share(percent: float) -> float:
-    """Return a share that a logit axis has a place for."""
-    return min(max(percent / 100, 1e-4), 1 - 1e-4)
+    """Return a share that a logit axis has a place for: 0 and 100 % are at its ends."""
+    return min(max(percent, _TICKS[0]), _TICKS[-1]) / 100
 
 
 def differences_figure(differences: Differences) -> Figure:
     """Draw paired differences, a row a column; linear up to a point, logarithmic beyond."""
-    columns = differences.columns
-    names = list(dict.fromkeys(row["series"] for row in differences.rows))
-    figure = Figure(figsize=(7.2, 1.1 + (0.1 + 0.13 * len(names)) * len(columns)), layout="constrained")
+    columns, names = differences.columns, list(dict.fromkeys(row["series"] for row in differences.rows))
+    figure = Figure(figsize=(7.2, 1.3 + (0.1 + 0.13 * len(names)) * len(columns)), layout="constrained")
     axis = figure.subplots()
     looks = styles(names)
     for number, name in enumerate(names):
-        rows = [row for row in differences.rows if row["series"] == name]
-        places = [columns.index(row["column"]) + 0.7 * ((number + 0.5) / len(names) - 0.5) for row in rows]
-        bars = [[row["x"] - row["low"] for row in rows], [row["high"] - row["x"] for row in rows]]
-        look: dict[str, Any] = {"color": LIGHT[looks[name].colour], "marker": looks[name].marker, "label": name}
-        axis.errorbar(
-            [row["x"] for row in rows],
-            places,
-            xerr=bars,
-            linestyle="none",
-            markersize=4,
-            capsize=2,
-            linewidth=1,
-            **look,
-        )
+        for row in (row for row in differences.rows if row["series"] == name):
+            place = columns.index(row["column"]) + 0.7 * ((number + 0.5) / len(names) - 0.5)
+            colour = LIGHT[looks[name].colour]
+            look: dict[str, Any] = {"marker": looks[name].marker, "markersize": 4, "capsize": 2, "linewidth": 1}
+            face = colour if row["p"] < SIGNIFICANT else "white"
+            axis.errorbar(
+                row["x"], place, xerr=row["width"], linestyle="none", color=colour, mfc=face, label=name, **look
+            )
     axis.axvline(0, color="black", linewidth=0.8)
     axis.set_xscale("symlog", linthresh=1)
-    ends = min(row["low"] for row in differences.rows), max(row["high"] for row in differences.rows)
-    shown = [tick for tick in _POINTS if ends[0] - 1 <= tick <= ends[1] + 1 or abs(tick) <= 1]
+    widths = [row["width"] or 0.0 for row in differences.rows]
+    ends = [row["x"] + side * width for row, width in zip(differences.rows, widths, strict=True) for side in (-1, 1)]
+    shown = [tick for tick in _POINTS if min(ends) - 1 <= tick <= max(ends) + 1 or abs(tick) <= 1]
     axis.set_xticks(shown, [f"{tick:+g}" if tick else "0" for tick in shown])
     axis.minorticks_off()
     axis.set_yticks(range(len(columns)), columns)
     axis.invert_yaxis()
     _finish_rows(axis, "")
-    _legend(figure, [axis], f"Better than {differences.against}, task by task", differences.where)
-    figure.supxlabel("points of accuracy, with 95 % over tasks (linear to 1, logarithmic beyond)", fontsize=9)
+    _legend(figure, [axis], fill(f"Better than {differences.against}, task by task", _TITLE_WIDTH), "")
+    words = f"points, with 95 % over tasks (linear to 1, logarithmic beyond); hollow: p >= {SIGNIFICANT}"
+    figure.supxlabel(f"{words}\n{differences.where}", fontsize=9)
     return figure
 
 

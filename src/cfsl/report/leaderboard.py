@@ -167,7 +167,7 @@ def _ranked(rows: Sequence[Row], column: str, evidence: EvidenceByPath, *, induc
     ranked = {
         place: row.cells[column]
         for place, row in enumerate(rows)
-        if column in row.cells and _is_ranked(row, column) and not (inductive and row.transductive)
+        if column in row.cells and is_ranked(row, column) and not (inductive and row.transductive)
     }
     if len(ranked) < 2:  # who is alone has beaten nobody
         return list(rows), True
@@ -182,7 +182,8 @@ def _ranked(rows: Sequence[Row], column: str, evidence: EvidenceByPath, *, induc
     return marked, None not in ps.values()
 
 
-def _is_ranked(row: Row, column: str) -> bool:
+def is_ranked(row: Row, column: str) -> bool:
+    """Tell whether a row takes part in the ranking of a column: no upper bound, and no card that was refused."""
     cell = row.cells[column]
     return not row.breaks_law and not cell.refused and cell.entry.mean is not None
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from cfsl.data.store import Dataset
 from cfsl.data.tasks import Tasks
-from cfsl.errors import CheckpointError, LearnerError, SpecError
+from cfsl.errors import CheckpointError, LearnerError
 from cfsl.harness.devices import require_device
 from cfsl.harness.evaluate import evaluate
 from cfsl.harness.macs import counting_macs
@@ -286,7 +286,7 @@ def _tidy(folder: Path, history: list[Epoch], keep: int) -> None:
 def _resume(run: _Run, path: Path, identity: dict[str, Any]) -> None:
     """Put a run where it was; refuse the checkpoint of another run, with what differs."""
     tensors, notes = read_checkpoint(path)
-    differences = _differences(_of_today(notes["identity"]), identity)
+    differences = _differences(notes["identity"], identity)
     if differences:
         raise CheckpointError(
             f"{path.parent} holds another run: {'; '.join(differences[:3])}. Choose another folder, or delete it."
@@ -309,20 +309,12 @@ def _resume(run: _Run, path: Path, identity: dict[str, Any]) -> None:
 
 def _require_same_run(path: Path, saved: Mapping[str, Any], wanted: Mapping[str, Any], fingerprint: str) -> None:
     """Refuse a checkpoint whose learner, training or data are others."""
-    found = {"learner": saved["learner"], "training": _of_today(saved)["training"]}
+    found = {"learner": saved["learner"], "training": saved["training"]}
     differences = _differences(found, wanted)
     if saved["data"]["fingerprint"] != fingerprint:
         differences.append("the data set is another")
     if differences:
         raise CheckpointError(f"{path} is of another run: {'; '.join(differences[:3])}")
-
-
-def _of_today(identity: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an identity with what its training did not state yet as it is by default, which is as it was."""
-    try:
-        return {**identity, "training": Training(**identity["training"]).model_dump(mode="json")}
-    except SpecError:
-        return dict(identity)
 
 
 def _described(learner: Learner) -> dict[str, Any]:

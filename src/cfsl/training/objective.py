@@ -156,7 +156,15 @@ class _Episodes:
         batch = next(self._tasks[update * size : (update + 1) * size].batches(size))
         moment = Moment(update // schedule.updates, schedule.epochs)
         shown = _moved(self._augmented(batch, update), _device_of(params), _precision(self._training))
-        loss, stats = self._learner.episode_loss(params, stats, shown, turns=self._training.turns, moment=moment)
+        try:
+            loss, stats = self._learner.episode_loss(params, stats, shown, turns=self._training.turns, moment=moment)
+        except RuntimeError as error:
+            if schedule.precision == "float32":
+                raise
+            name = type(self._learner).__name__
+            raise LearnerError(
+                f"{name} fails on images in {schedule.precision} ({error}); train it with --precision float32"
+            ) from error
         return loss + _memory_loss(self._learner, params, _all_images(batch), self._training, update), stats
 
     def _augmented(self, batch: TaskBatch, update: int) -> TaskBatch:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from cfsl.spec import Count, FrozenSpec, TaskSpec
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Precision = Literal["float32", "bfloat16"]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
@@ -56,13 +57,21 @@ class Schedule(FrozenSpec):
     weight_decay: NotNegative = 1e-4
     average: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Of the weights, exponentially: this much of the old average stays at each update; 0 is off."""
-    precision: Literal["float32", "bfloat16"] = "float32"
+    precision: Precision = "float32"
     """What a net computes its maps in while it is trained; weights, and all that is made of its features, are float32.
     Processors with instructions for bfloat16 take about half the time."""
     patience: Count | None = None
     """Epochs without a better validation accuracy before training stops."""
     keep: Count = 5
     """How many of the best epochs to keep."""
+
+    @model_serializer(mode="wrap")
+    def _without_the_usual_precision(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """State a precision only if it is another one: runs keep the hash that they had before there was a choice."""
+        stated: dict[str, Any] = dump(self)
+        if self.precision == "float32":
+            del stated["precision"]
+        return stated
 
     @property
     def total(self) -> int:
