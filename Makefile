@@ -53,6 +53,7 @@ benchmark: setup
 	$(BIN)/python benchmarks/learning.py
 	$(BIN)/python benchmarks/meta.py
 	$(BIN)/python benchmarks/scaling.py
+	$(BIN)/python benchmarks/precision.py
 
 clean:
 	rm -rf $(VENV) demo docs/_build docs/_generated
