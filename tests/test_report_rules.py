@@ -25,7 +25,7 @@ from cfsl.learners.registry import LEARNERS
 from cfsl.presets.board import Found, boards
 from cfsl.report.bibliography import ENTRIES, keys_of
 from cfsl.report.clouds import matrices_of, paretos_of
-from cfsl.report.contests import differences_of, only, rankings_of
+from cfsl.report.contests import Differences, differences_of, only, rankings_of
 from cfsl.report.evidence import Evidence
 from cfsl.report.figures import differences_figure, lines_figure, matrices_figure, pareto_figure, ranking_figure
 from cfsl.report.leaderboard import leaderboards, without_repeats
@@ -293,6 +293,13 @@ def test_figures_of_who_is_better_have_no_interval_for_one_task_and_bear_long_na
     differences_figure(apart).savefig(tmp_path / "paired.png")
     assert not recwarn.list
     assert listed("learners", f"protonet, {long},protonet") == ("protonet", long)
+
+
+def test_differences_that_tasks_cannot_show_are_hollow():
+    points = [{"column": "B3", "x": 2.0, "width": 1.0, "series": name, "p": p} for name, p in (("a", 0.01), ("b", 0.2))]
+    axis = differences_figure(Differences("here", "protonet", ["B3"], points)).axes[0]
+    faces = {bars.get_label(): bars.lines[0].get_markerfacecolor() for bars in axis.containers}
+    assert faces["a"] != "white" and faces["b"] == "white"
 
 
 def test_who_is_better_says_of_which_splits():

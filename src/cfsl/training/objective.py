@@ -159,7 +159,7 @@ class _Episodes:
         try:
             loss, stats = self._learner.episode_loss(params, stats, shown, turns=self._training.turns, moment=moment)
         except RuntimeError as error:
-            if schedule.precision == "float32":
+            if "bfloat16" not in str(error).lower():
                 raise
             name = type(self._learner).__name__
             raise LearnerError(
