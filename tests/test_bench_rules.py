@@ -354,13 +354,13 @@ def test_where_validation_classes_are_few_training_is_validated_on_fewer_support
     assert done.code == 2 and "val has 20 classes; this task needs 120" in done.err
 
 
-@pytest.mark.parametrize("learner", ["protonet", "champion"])
-def test_where_training_classes_are_few_episodes_are_narrower_and_it_is_said(run, learner):
+@pytest.mark.parametrize(("learner", "images"), [("protonet", 3), ("champion", 5)])
+def test_where_training_classes_are_few_episodes_are_narrower_and_it_is_said(run, learner, images):
     names = opened("glyphs-400x20", None).info.class_names
     Path("few.json").write_text(json.dumps({"train": names[:30], "val": names[30:50], "test": names[50:]}))
     few = ("--data", "glyphs-400x20", "--splits", "few.json")
     done = run("train", learner, *few, "--type", "B", "--nss", "2", "--epochs", "1", "--updates", "1", "--out", "run")
-    assert done.code == 0 and "episodes of 30 classes: glyphs-400x20 has 30 training classes" in done.out
+    assert done.code == 0 and f"episodes of 30 classes x {images} images: glyphs-400x20 has 30" in done.out
     assert read_notes(Path("run/last.safetensors"))["identity"]["training"]["episodes"]["n_way"] == 30
     done = run("bench", "table1", *few, "--learners", learner, "--columns", "B3", "--plan")
     assert "of 1 30-way tasks, validated with nss 3" in done.out

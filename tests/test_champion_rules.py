@@ -17,6 +17,7 @@ from cfsl.data.catalog import AddRequest, add_dataset
 from cfsl.errors import CfslError, CheckpointError, SpecError
 from cfsl.harness.evaluate import evaluate
 from cfsl.harness.state import flatten
+from cfsl.learners.base import Moment
 from cfsl.learners.champion import Champion
 from cfsl.learners.multiproto import MultiProto
 from cfsl.learners.pixel_memory import (
@@ -30,6 +31,8 @@ from cfsl.learners.pixel_memory import (
     spoiled,
     unpacked,
 )
+from cfsl.learners.protonet import ProtoNet
+from cfsl.learners.turns import grouped_by_class, left_out_loss, one_shot_loss
 from cfsl.metrics.accuracy import summarise, task_accuracies
 from cfsl.nets.small_resnet import SmallResNet
 from cfsl.presets.cells import Request, cells_of
@@ -142,24 +145,28 @@ def test_it_knows_copies_where_its_class_embedding_is_lost(glyphs, matcher, corr
         assert accuracy(learner.replace(knows_copies=False), tasks, meta) < with_copies - 0.3
 
 
-@pytest.mark.parametrize(("name", "familiar"), [("glyphs", 0.7), ("photos", 0.4)])
-def test_class_and_copy_are_weighed_as_written(request, matcher, name, familiar):
-    """log [sum_u exp(s cos) + exp(k s) sum_i odds], worked out from the images; one image a label."""
-    tasks = cfsl.Tasks(request.getfixturevalue(name), TaskSpec.instance(nss=3, k_shot=1), numbers=range(1))
+@pytest.mark.parametrize(("name", "familiar", "crowd"), [("glyphs", 0.7, 1), ("photos", 0.4, 0)])
+@pytest.mark.parametrize(
+    "spec", [TaskSpec.instance(nss=3, k_shot=1), TaskSpec.type_a(nss=3, n_way=2)], ids=["one image", "three images"]
+)
+def test_class_and_copy_are_weighed_as_written(request, matcher, name, familiar, crowd, spec):
+    """log [exp(s cos / |p|^(1/2)) + exp(k s) / n^h sum_i odds], worked out from the images; n images a label."""
+    tasks = cfsl.Tasks(request.getfixturevalue(name), spec, numbers=range(1))
     task = tasks[0]
     learner = Champion(net=TINY, photo_net=TINY_PHOTOS, views="one", numbers="float32")
     meta = learner.init(tuple(task.target.images.shape[1:]), generator())
     meta = {"params": meta["params"] | matcher | {"scale": torch.tensor(3.0)}, "stats": meta["stats"]}
     shown = torch.cat([support.images for support in task.support_sets])
     labels = torch.cat([support.labels for support in task.support_sets])
+    by_label = labels.argsort(stable=True).view(spec.labels, -1)
     alone = learner.replace(knows_copies=False)
-    cosines = alone.embed(meta, task.target.images) @ alone.embed(meta, shown).T
+    means = alone.embed(meta, shown)[by_label].mean(dim=1)
+    by_class = 3 * alone.embed(meta, task.target.images) @ (means / means.norm(dim=1, keepdim=True) ** 1.5).T
     kept = pixel_values(shown)
     odds = copy_log_odds(matcher, pixel_values(task.target.images), unpacked(packed(kept), kept.shape[1]))
-    expected = torch.logaddexp(3 * cosines, odds + 3 * familiar)[:, labels.argsort()]
+    by_copy = odds[:, by_label].logsumexp(dim=2) + 3 * familiar - crowd * np.log(by_label.shape[1])
     logits = torch.from_numpy(evaluate(learner, tasks, meta).logits[0])
-    torch.testing.assert_close(logits, expected, atol=1e-4, rtol=1e-4)
-    assert not torch.allclose(logits, 3 * cosines[:, labels.argsort()], atol=1e-2)
+    torch.testing.assert_close(logits, torch.logaddexp(by_class, by_copy), atol=1e-4, rtol=1e-4)
 
 
 def test_other_images_of_the_classes_are_no_copies(glyphs, matcher):
@@ -398,7 +405,45 @@ def test_a_bench_trains_it_once_for_all_columns_by_its_own_recipe():
 def test_characters_are_learned_from_wide_episodes():
     recipe = recipe_for("short", "champion", TaskSpec.type_b(nss=3))
     assert not recipe.iid
-    assert (recipe.episodes.n_way, recipe.turns) == (64, True)
+    assert (recipe.episodes.n_way, recipe.episodes.k_shot + recipe.episodes.k_target, recipe.turns) == (38, 5, True)
+
+
+def test_the_loss_given_the_mean_of_the_others_by_hand():
+    """Two classes of three images on a circle; every image is left out once, of all classes at the same time."""
+    angles = torch.tensor([[0.0, 0.2, 0.4], [1.0, 1.3, 1.9]], requires_grad=True)
+    points = torch.stack([angles.cos(), angles.sin()], dim=2)
+    expected = []
+    for turn, others in enumerate([(1, 2), (0, 2), (0, 1)]):
+        means = [sum(points[group, i] for i in others) / 2 for group in (0, 1)]
+        for group in (0, 1):
+            close = [7 * (points[group, turn] @ mean) / mean.norm() / mean.norm().detach() ** 0.5 for mean in means]
+            expected.append(torch.stack(close).logsumexp(dim=0) - close[group])
+    loss = left_out_loss(torch.tensor(7.0), 5 * points, 0.5)  # features may have any length
+    torch.testing.assert_close(loss, torch.stack(expected).mean())
+    # A class gains nothing by being spread out: the length of its mean is a given to the gradient.
+    pulls = (torch.autograd.grad(of, angles, retain_graph=True)[0] for of in (loss, torch.stack(expected).mean()))
+    torch.testing.assert_close(*pulls)
+
+
+def test_a_task_is_learned_from_single_images_and_from_means(glyphs):
+    batch = next(cfsl.Tasks(glyphs, TaskSpec.few_shot(n_way=4, k_target=3), split="train", numbers=range(2)).batches(2))
+    learner = Champion(net=TINY)
+    meta = learner.init((1, 28, 28), generator())
+    loss_of = partial(learner.episode_loss, meta["params"], meta["stats"], batch, moment=Moment(0, 1))
+    protonet = ProtoNet(net=TINY, metric="cosine")
+    features, labels, _ = protonet.embedded_tasks(meta["params"], meta["stats"], batch)
+    expected = [
+        one_shot_loss(meta["params"]["scale"], grouped, "cosine") / 2
+        + left_out_loss(meta["params"]["scale"], grouped, learner.length_power)
+        for grouped in (grouped_by_class(*task) for task in zip(features, labels, strict=True))
+    ]
+    torch.testing.assert_close(loss_of(turns=True)[0], torch.stack(expected).mean())
+    plain = learner.replace(learns_means=False)
+    for turns in (True, False):
+        by_protonet, _ = protonet.episode_loss(meta["params"], meta["stats"], batch, turns=turns, moment=Moment(0, 1))
+        found, _ = plain.episode_loss(meta["params"], meta["stats"], batch, turns=turns, moment=Moment(0, 1))
+        assert torch.equal(found, by_protonet)
+    assert torch.equal(loss_of(turns=False)[0], by_protonet)
 
 
 def test_a_mirrored_image_is_the_image_or_its_mirror_image():

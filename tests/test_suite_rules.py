@@ -12,6 +12,7 @@ from cfsl.presets.hyper import paper_2_changes, paper_2_rate
 from cfsl.presets.profiles import PROFILES
 from cfsl.presets.suites import SUITES, suites_named
 from cfsl.results.published import published
+from cfsl.sampling.feasible import require_feasible
 from cfsl.spec import TaskSpec
 from cfsl.training.recipes import fitted_to, recipe_for
 
@@ -196,6 +197,23 @@ def test_quick_on_photographs_is_as_the_recipe_and_half_as_long():
     photographs = PROFILES["quick"].training("tasks", "protonet", TaskSpec.type_b(3), False)
     assert 2 * photographs.schedule.total == characters.schedule.total
     assert photographs.augmentation == recipe_for("short", "tasks", TaskSpec.type_b(3), characters=False).augmentation
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "classes", "images"),
+    [
+        ("glyphs-60x12", "champion", 38, 5),
+        ("glyphs-60x4", "champion", 38, 4),
+        ("glyphs-40x3", "champion", 30, 3),
+        ("glyphs-40x3", "tasks", 30, 3),
+        ("glyphs-40x2", "tasks", 30, 2),
+    ],
+)
+def test_episodes_are_as_wide_and_as_deep_as_training_classes_allow(name, kind, classes, images):
+    data = opened(name, None)
+    episodes = fitted_to(data, recipe_for("short", kind, TaskSpec.type_b(3))).episodes
+    assert (episodes.n_way, episodes.k_shot + episodes.k_target) == (classes, images)
+    require_feasible(data.class_sizes[data.classes_of("train")], episodes, name)
 
 
 @pytest.mark.parametrize(

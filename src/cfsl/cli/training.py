@@ -128,10 +128,13 @@ def _training(
 
 
 def say_what_was_fitted(asked: Training, training: Training, data: Dataset) -> None:
-    """Say where the recipe had to give way to the number of classes."""
+    """Say where the recipe had to give way to the number of classes, or of their images."""
     if training.episodes != asked.episodes:
-        classes = len(data.classes_of("train"))
-        say(f"episodes of {training.episodes.n_way} classes: {data.name} has {classes} training classes")
+        sizes, episodes = data.class_sizes[data.classes_of("train")], training.episodes
+        say(
+            f"episodes of {episodes.n_way} classes x {episodes.k_shot + episodes.k_target} images: "
+            f"{data.name} has {len(sizes)} training classes of {sizes.min()} images or more"
+        )
     if training.validation != asked.validation:
         classes = len(data.classes_of("val"))
         say(f"validated with nss {training.validation.nss}: {data.name} has {classes} validation classes")

@@ -2,18 +2,20 @@
 
 It comes from our own experiments, not from a paper. Three ideas, each of which the ablations in docs/findings.md price:
 
-1. An embedding from wide one-shot episodes (64 classes, every image the prototype in turn) with the cosine; a character
-   turned or mirrored is another class, so that there are eight times as many. Each image is then looked at in all eight
-   ways, and the cosines of the views are averaged: f(x) = (f(v_1 x), ..., f(v_8 x)), each of length 1. On photographs,
-   the embedding is that of a cosine classifier over all training classes, averaged over the image and its mirror image.
-   The views are three sizes, and in each of them the mean embedding of training photographs is taken off: what all
-   images of a size have in common tells nothing about their classes.
+1. An embedding from wide episodes (38 classes of 5 images) with the cosine: every image is to be known by any other of
+   its class, and by the mean of the other four (`turns.py`). A character turned or mirrored is another class, so that
+   there are eight times as many. Each image is then looked at in all eight ways, and the cosines of the views are
+   averaged: f(x) = (f(v_1 x), ..., f(v_8 x)), each of length 1. On photographs, the embedding is that of a cosine
+   classifier over all training classes, averaged over the image and its mirror image. The views are three sizes, and in
+   each of them the mean embedding of training photographs is taken off: what all images of a size have in common tells
+   nothing about their classes.
 2. A prototype for every class group and label, as in `multiproto`, kept in one byte a number: the mean of embeddings of
    length 1, which is the shorter the more they differ. Closeness is the cosine over the root of that length, so that a
    class with many faces is not at a disadvantage.
 3. One bit a pixel of every support image (`pixel_memory.py`). What looks like a copy of one of them is taken for it:
-   p(c | x) ~ sum over the prototypes u of c of exp(s cos(f(x), p_u) / |p_u|^(1/2)) + exp(s k) sum over the images i of
-   c of odds(x is a copy of i). An image that is less close than k to every prototype is not familiar by class.
+   p(c | x) ~ sum over the prototypes u of c of exp(s cos(f(x), p_u) / |p_u|^(1/2)) + exp(s k) / n^h sum over the n
+   images i of c of odds(x is a copy of i). An image that is less close than k to every prototype is not familiar by
+   class.
 
 In tasks whose targets are other images of the classes, the second part is far below the first. It decides in the
 instance test, where class embeddings fail as soon as the target is noisy or hidden in part.
@@ -43,6 +45,7 @@ from cfsl.learners.pixel_memory import (
     unpacked,
 )
 from cfsl.learners.protonet import ProtoNet
+from cfsl.learners.turns import grouped_by_class, left_out_loss, one_shot_loss
 from cfsl.learners.views import quarters_of, resized_view, shifted_views, turned_views
 from cfsl.nets.base import ImageShape
 from cfsl.nets.layers import Params, Stats
@@ -58,6 +61,8 @@ _PHOTO_SIZES = (0.75, 1.0, 1.25)
 """Training shows crops at the first of them."""
 _FAMILIAR, _FAMILIAR_PHOTO = 0.7, 0.4
 """k for characters and for photographs, chosen on validation tasks; photographs are less close to their prototypes."""
+_CROWD, _CROWD_PHOTO = 1.0, 0.0
+"""h for characters and for photographs: 1 is the mean over the images of a label, 0 the sum."""
 _SMOOTHING = 0.1
 
 
@@ -77,6 +82,8 @@ class Champion(FrozenSpec):
     """Whether every class group has prototypes of its own, or labels that are used again are averaged."""
     length_power: Annotated[float, Field(ge=0, le=2)] = 0.5
     """Cosines are divided by this power of a prototype's length; with 0 they are left as they are."""
+    learns_means: bool = True
+    """Whether training also asks about each image given the mean of the others of its class, not only given one."""
     numbers: Literal["int8", "float32"] = "int8"
     """What prototypes are kept in."""
     knows_copies: bool = True
@@ -142,9 +149,17 @@ class Champion(FrozenSpec):
     def episode_loss(
         self, params: Params, stats: Stats, batch: TaskBatch, *, turns: bool, moment: Moment
     ) -> tuple[Tensor, Stats]:
-        """Return the loss of one-shot episodes in which every image takes its turn as the prototype."""
+        """Return half the loss of images given one other of their class, and that given the mean of all others."""
         protonet = ProtoNet(net=self.net_for(_shape_of(batch)), metric="cosine")
-        return protonet.episode_loss(params, stats, batch, turns=turns, moment=moment)
+        if not (turns and self.learns_means):
+            return protonet.episode_loss(params, stats, batch, turns=turns, moment=moment)
+        features, labels, stats = protonet.embedded_tasks(params, stats, batch)
+        losses = []
+        for of_task, labels_of_task in zip(features, labels, strict=True):
+            grouped = grouped_by_class(of_task, labels_of_task)
+            losses.append(one_shot_loss(params["scale"], grouped, "cosine") / 2)
+            losses.append(left_out_loss(params["scale"], grouped, self.length_power))
+        return torch.stack(losses).sum() / len(batch), stats
 
     def classifier_loss(
         self, params: Params, features: Float[Tensor, "n features"], labels: Int64[Tensor, " n"]
@@ -204,9 +219,11 @@ class Champion(FrozenSpec):
             return by_class
         values = images[:, features:]
         odds = copy_log_odds(state["params"], values, unpacked(state["codes"], values.shape[1]))
-        familiar = _FAMILIAR if state["info"].image_shape[0] == 1 else _FAMILIAR_PHOTO
+        is_character = state["info"].image_shape[0] == 1
+        familiar, crowd = (_FAMILIAR, _CROWD) if is_character else (_FAMILIAR_PHOTO, _CROWD_PHOTO)
         by_copy = sums_by_label(odds + familiar * state["params"]["scale"], state["code_labels"], labels)
-        return torch.logaddexp(by_class, by_copy)
+        images_kept = torch.bincount(state["code_labels"].long(), minlength=labels).clamp_min(1)
+        return torch.logaddexp(by_class, by_copy - crowd * images_kept.log())
 
     def _kept(self, means: Float[Tensor, "m features"]) -> Tensor:
         """Return means as they are kept: in 256ths, in a byte; or as they are."""

@@ -17,13 +17,14 @@ from __future__ import annotations
 from typing import Literal
 
 import torch
-from jaxtyping import Float, Float32
+from jaxtyping import Float, Float32, Int64
 from torch import Tensor
 from torch.nn import functional
 
 from cfsl.data.tasks import TaskBatch
 from cfsl.learners.base import Meta, Moment, State, Support, TaskInfo
 from cfsl.learners.metric import Metric, closeness
+from cfsl.learners.turns import grouped_by_class, one_shot_loss
 from cfsl.nets.base import ImageShape
 from cfsl.nets.convnet import conv4
 from cfsl.nets.layers import Params, Stats, in_layout_of, norm_where_possible
@@ -81,41 +82,37 @@ class ProtoNet(FrozenSpec):
 
         With `turns`, every image of a class is the one-shot prototype in turn, and the others are queries.
         """
+        features, labels, stats = self.embedded_tasks(params, stats, batch)
+        supports = batch.support_labels[0].numel()
+        losses = [
+            self._task_loss(params["scale"], of_task, labels_of_task, supports, turns=turns)
+            for of_task, labels_of_task in zip(features, labels, strict=True)
+        ]
+        return torch.stack(losses).mean(), stats
+
+    def embedded_tasks(
+        self, params: Params, stats: Stats, batch: TaskBatch
+    ) -> tuple[Float[Tensor, "tasks n features"], Int64[Tensor, "tasks n"], Stats]:
+        """Return the features of all images of each task, supports first, with their labels, and new statistics."""
         images = torch.cat([batch.support_images.flatten(0, 2), batch.target_images.flatten(0, 1)])
         shown = images.to(memory_format=torch.channels_last)
         features, stats = self.net.training_features(params, stats, shown)
         cut = batch.support_labels.numel()
-        supports = features[:cut].view(len(batch), -1, features.shape[1])
-        targets = features[cut:].view(len(batch), -1, features.shape[1])
-        losses = [
-            self._task_loss(params["scale"], torch.cat([s, t]), torch.cat([ls.flatten(), lt]), len(s), turns=turns)
-            for s, t, ls, lt in zip(supports, targets, batch.support_labels, batch.target_labels, strict=True)
-        ]
-        return torch.stack(losses).mean(), stats
+        supports, targets = (part.view(len(batch), -1, part.shape[1]) for part in (features[:cut], features[cut:]))
+        labels = torch.cat([batch.support_labels.flatten(1), batch.target_labels], dim=1)
+        return torch.cat([supports, targets], dim=1), labels, stats
 
     def _task_loss(
         self, scale: Tensor, features: Tensor, labels: Tensor, supports: int, *, turns: bool
     ) -> Float[Tensor, ""]:
         """Cross-entropy of the targets, given the means of the supports."""
         if turns:
-            return self._loss_in_turns(scale, features, labels)
+            return one_shot_loss(scale, grouped_by_class(features, labels), self.metric)
         classes = int(labels.max()) + 1
         sums = features.new_zeros(classes, features.shape[1]).index_add(0, labels[:supports], features[:supports])
         counts = torch.bincount(labels[:supports], minlength=classes)
         logits = scale * closeness(features[supports:], sums / counts[:, None], self.metric)
         return functional.cross_entropy(logits, labels[supports:])
-
-    def _loss_in_turns(self, scale: Tensor, features: Tensor, labels: Tensor) -> Float[Tensor, ""]:
-        """Average over which image of each class is its prototype."""
-        grouped = features[torch.argsort(labels, stable=True)].view(int(labels.max()) + 1, -1, features.shape[1])
-        classes, drawings, _ = grouped.shape
-        answers = torch.arange(classes, device=features.device).repeat_interleave(drawings - 1)
-        losses = []
-        for turn in range(drawings):
-            others = [i for i in range(drawings) if i != turn]
-            queries = grouped[:, others].flatten(0, 1)
-            losses.append(functional.cross_entropy(scale * closeness(queries, grouped[:, turn], self.metric), answers))
-        return torch.stack(losses).mean()
 
     def predict(self, state: State, images: Float[Tensor, "n features"]) -> Float[Tensor, "n labels"]:
         """-d(f(x), c_k), equation 2; a class that was never shown is impossible."""

@@ -1,0 +1,138 @@
+"""Which drawings, and which pairs of classes, make the champion's errors on type A.
+
+    python benchmarks/hard_drawings.py --split train --picture hard.png      (Omniglot; a minute or two of one core)
+
+Tasks draw five classes at random, so errors of a tenth of a per cent take many tasks to see. Here every drawing is
+asked against the prototypes of all classes of a split at once. From the share p of other classes that are closer to it
+than its own follows how often it is wrong among four of them: 1 - (1 - p)^4. Which images are support is drawn anew in
+every round. Class prototypes alone are asked: no memory of pixels.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+import cfsl
+from cfsl.learners.champion import Champion
+from cfsl.training.loop import read_weights
+from cfsl.training.ready import ready_for
+
+LEARNER = Champion(knows_copies=False, numbers="float32")
+OTHERS = 4
+SHOWN, BESIDE = 30, 7
+_AT_ONCE = 500
+
+
+def drawings_of(data: cfsl.Dataset, split: str) -> Tensor:
+    """Return the images of a split, class by class: all classes have as many."""
+    classes, sizes = data.classes_of(split), data.class_sizes
+    if len(set(sizes[classes].tolist())) != 1:
+        raise SystemExit(
+            f"classes of {data.name}/{split} have from {sizes.min()} to {sizes.max()} images; as many wanted"
+        )
+    numbers = data.class_starts[classes][:, None] + np.arange(sizes[classes[0]])
+    images = cfsl.Tasks(data, cfsl.TaskSpec.type_b(1), split="all").images.normalised(
+        numbers.flatten().astype(np.int32)
+    )
+    return torch.from_numpy(images).view(*numbers.shape, *images.shape[1:])
+
+
+def embedded(meta: dict[str, dict[str, Tensor]], drawings: Tensor) -> Tensor:
+    """Return the embedding of every drawing."""
+    rows = [LEARNER.embed(meta, part) for part in drawings.flatten(0, 1).split(_AT_ONCE)]
+    return torch.cat(rows).view(*drawings.shape[:2], -1)
+
+
+def wrong_classes(features: Tensor, shots: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Draw supports, and return the other drawings, by class, and which classes are closer to them than their own."""
+    classes, images, _ = features.shape
+    dealt = torch.rand(classes, images, generator=generator).argsort(dim=1)
+    rows, targets = torch.arange(classes)[:, None], dealt[:, shots:]
+    means = features[rows, dealt[:, :shots]].mean(dim=1)
+    prototypes = means / means.norm(dim=1, keepdim=True) ** (1 + LEARNER.length_power)
+    close = features[rows, targets] @ prototypes.T
+    own = close[torch.arange(classes), :, torch.arange(classes)]
+    return targets, close > own[:, :, None]
+
+
+def errors(features: Tensor, shots: int, rounds: int) -> tuple[Tensor, Tensor]:
+    """Return the errors in five ways that every drawing makes, and how often two classes are taken for each other.
+
+    The former are shares of all answers, as if every drawing were asked as often: they add up to the error.
+    """
+    generator = torch.Generator().manual_seed(0)
+    classes, images, _ = features.shape
+    wrong, asked, pairs = torch.zeros(classes, images), torch.zeros(classes, images), torch.zeros(classes, classes)
+    for _ in range(rounds):
+        targets, closer = wrong_classes(features, shots, generator)
+        share = closer.float().mean(dim=2) * classes / (classes - 1)
+        wrong.scatter_add_(1, targets, 1 - (1 - share) ** OTHERS)
+        asked.scatter_add_(1, targets, torch.ones_like(share))
+        pairs += closer.float().mean(dim=1) / rounds
+    by_drawing = wrong / asked.clamp_min(1) / (asked > 0).sum()
+    return by_drawing, (pairs + pairs.T).triu(1) * OTHERS / (classes - 1) / classes
+
+
+def most(values: Tensor, counts: tuple[int, ...]) -> str:
+    """Return what the largest values add up to, in percent."""
+    added = values.flatten().sort(descending=True).values.cumsum(0)
+    return " | ".join(f"{100 * float(added[min(count, len(added)) - 1]):.4f}" for count in counts)
+
+
+def picture(drawings: Tensor, features: Tensor, wrong: Tensor, path: Path) -> None:
+    """Draw the worst drawings: each, others of its class, and some of the class that it is taken for."""
+    prototypes = torch.nn.functional.normalize(features.mean(dim=1), dim=1)
+    rows = []
+    for place in wrong.flatten().argsort(descending=True)[:SHOWN].tolist():
+        group, number = divmod(place, drawings.shape[1])
+        close = features[group, number] @ prototypes.T
+        close[group] = -2
+        mates = [drawings[group, i, 0] for i in range(drawings.shape[1]) if i != number][:BESIDE]
+        taken_for = list(drawings[int(close.argmax()), : BESIDE // 2, 0])
+        bar = torch.full((drawings.shape[3], 6), 0.5)
+        rows.append(torch.cat([drawings[group, number, 0], bar, *mates, bar, *taken_for], dim=1))
+    columns = torch.cat(rows[0::2]), torch.cat(rows[1::2])
+    gap = torch.full((columns[0].shape[0], 12), 0.5)
+    grey = torch.cat([columns[0], gap, columns[1]], dim=1).clamp(0, 1)
+    image = Image.fromarray((255 * grey).to(torch.uint8).numpy())
+    image.resize((2 * image.width, 2 * image.height), Image.Resampling.NEAREST).save(path)
+    print(f"wrote {path}")
+
+
+@torch.no_grad()
+def main() -> None:
+    """Print a row for every number of shots."""
+    parser = argparse.ArgumentParser(description="What makes the champion's errors on type A.")
+    parser.add_argument("--data", default="omniglot")
+    parser.add_argument("--split", default="val")
+    parser.add_argument("--weights", type=Path, help="a training folder, or an epoch in it; else the ready weights")
+    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--picture", type=Path, help="also draw the worst drawings")
+    asked = parser.parse_args()
+    torch.set_num_threads(1)
+    data = cfsl.load(asked.data)
+    path = asked.weights or ready_for("champion", data)
+    if path is None:
+        parser.error(f"there are no ready weights for {data.name}; name some with --weights")
+    drawings = drawings_of(data, asked.split)
+    features = embedded(read_weights(path), drawings)
+    print(f"{data.name}/{asked.split}: {len(drawings)} classes of {drawings.shape[1]} drawings; errors in % of answers")
+    print(
+        "| shots | all | the worst drawing | 5 | 20 | 80 | the worst pair of classes | 10 | 40 |\n" + "|--:" * 9 + "|"
+    )
+    for shots in (1, 3, 5, 10):
+        wrong, pairs = errors(features, shots, asked.rounds)
+        parts = f"{most(wrong, (1, 5, 20, 80))} | {most(pairs, (1, 10, 40))}"
+        print(f"| {shots} | {100 * float(wrong.sum()):.4f} | {parts} |", flush=True)
+    if asked.picture is not None:
+        picture(drawings, features, wrong, asked.picture)
+
+
+if __name__ == "__main__":
+    main()
