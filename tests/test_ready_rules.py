@@ -106,7 +106,7 @@ def test_weights_of_another_net_are_refused(shipped, run):
     assert "needs it in shape" in result.err
 
 
-@pytest.mark.parametrize(("name", "younger"), [("omniglot", set()), ("glyphs", {"length_power", "learns_means"})])
+@pytest.mark.parametrize(("name", "younger"), [("omniglot", set()), ("glyphs", {"learns_means"})])
 def test_the_weights_that_come_with_the_package_are_the_champions(name, younger):
     path = ready.ready_named("champion", name)
     wanted, kept = Champion().init((1, 28, 28), torch.Generator()), read_weights(path)
