@@ -32,10 +32,9 @@ _AT_ONCE = 500
 def drawings_of(data: cfsl.Dataset, split: str) -> Tensor:
     """Return the images of a split, class by class: all classes have as many."""
     classes, sizes = data.classes_of(split), data.class_sizes
-    if len(set(sizes[classes].tolist())) != 1:
-        raise SystemExit(
-            f"classes of {data.name}/{split} have from {sizes.min()} to {sizes.max()} images; as many wanted"
-        )
+    least, most_images = sizes[classes].min(), sizes[classes].max()
+    if least != most_images:
+        raise SystemExit(f"classes of {data.name}/{split} have from {least} to {most_images} images; as many wanted")
     numbers = data.class_starts[classes][:, None] + np.arange(sizes[classes[0]])
     images = cfsl.Tasks(data, cfsl.TaskSpec.type_b(1), split="all").images.normalised(
         numbers.flatten().astype(np.int32)
@@ -113,7 +112,7 @@ def main() -> None:
     parser.add_argument("--split", default="val")
     parser.add_argument("--weights", type=Path, help="a training folder, or an epoch in it; else the ready weights")
     parser.add_argument("--rounds", type=int, default=20)
-    parser.add_argument("--picture", type=Path, help="also draw the worst drawings")
+    parser.add_argument("--picture", type=Path, help="also draw the drawings that are worst with the most shots")
     asked = parser.parse_args()
     torch.set_num_threads(1)
     data = cfsl.load(asked.data)
@@ -126,7 +125,7 @@ def main() -> None:
     print(
         "| shots | all | the worst drawing | 5 | 20 | 80 | the worst pair of classes | 10 | 40 |\n" + "|--:" * 9 + "|"
     )
-    for shots in (1, 3, 5, 10):
+    for shots in (shots for shots in (1, 3, 5, 10) if shots < drawings.shape[1]):
         wrong, pairs = errors(features, shots, asked.rounds)
         parts = f"{most(wrong, (1, 5, 20, 80))} | {most(pairs, (1, 10, 40))}"
         print(f"| {shots} | {100 * float(wrong.sum()):.4f} | {parts} |", flush=True)

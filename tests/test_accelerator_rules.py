@@ -324,13 +324,16 @@ def test_the_gradient_is_not_differentiable_again():
 
 @pytest.mark.parametrize("norm", ["support", "running", "batch"])
 @pytest.mark.parametrize("extra_sets", [0, 1])
-def test_states_and_answers_are_those_of_the_learner(norm, extra_sets):
+@pytest.mark.parametrize("labels", [2, 1])
+def test_states_and_answers_are_those_of_the_learner(norm, extra_sets, labels):
+    """Also where a task has fewer labels than the head has units."""
     learner = MamlLow(net=convnet((4, 3), "conv-norm-act"), steps=3, rate=0.2, norm=norm, extend="last_set")
     spec, shape = TaskSpec.type_a(nss=2, n_way=2, k_shot=2), (3, 9, 10)
     params, stats = lived_in(learner, spec, shape)
     meta = {"params": {name: tensor.detach() for name, tensor in params.items()}, "stats": stats}
-    info = TaskInfo(shape, spec.labels, 2 + extra_sets, 2, 2, 1, overwrite=False, seed=0)
-    support, targets = Support(random(4, *shape, seed=1), torch.tensor([0, 0, 1, 1])), random(20, *shape, seed=2)
+    info = TaskInfo(shape, labels, 2 + extra_sets, 2, 2, 1, overwrite=False, seed=0)
+    shown = torch.tensor([0, 0, 1, 1]) % labels
+    support, targets = Support(random(4, *shape, seed=1), shown), random(20, *shape, seed=2)
     states = []
     for one in (learner, accelerated(learner)):
         state = one.begin(meta, info)
@@ -342,7 +345,9 @@ def test_states_and_answers_are_those_of_the_learner(norm, extra_sets):
     for part in ("weights", "stats"):
         for name, tensor in first[part].items():
             assert torch.allclose(tensor, second[part][name], rtol=1e-9, atol=1e-11), name
-    assert torch.allclose(learner.predict(first, targets), accelerated(learner).predict(second, targets), rtol=1e-9)
+    answers = learner.predict(first, targets)
+    assert answers.shape == (20, labels)
+    assert torch.allclose(answers, accelerated(learner).predict(second, targets), rtol=1e-9)
 
 
 # --- when it applies

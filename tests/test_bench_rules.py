@@ -350,6 +350,8 @@ def test_where_validation_classes_are_few_training_is_validated_on_fewer_support
     assert done.code == 0 and "validated with nss 4: glyphs-400x20 has 20 validation classes" in done.out
     assert read_notes(next(Path("runs").rglob("last.safetensors")))["identity"]["training"]["validation"]["nss"] == 4
     assert "episodes of" not in done.out
+    done = run("train", "anil", *mine, "--type", "B", "--nss", "5", "--epochs", "1", "--updates", "1", "--out", "head")
+    assert done.code == 0 and "validated with nss 4" in done.out and "best epoch 1" in done.out
     done = run("train", "protonet", *mine, "--type", "B", "--nss", "4", "--n-way", "30", "--out", "other")
     assert done.code == 2 and "val has 20 classes; this task needs 120" in done.err
 
@@ -366,6 +368,24 @@ def test_where_training_classes_are_few_episodes_are_narrower_and_it_is_said(run
     assert "of 1 30-way tasks, validated with nss 3" in done.out
     done = run("train", "maml_low", *few, "--type", "B", "--nss", "7", "--out", "other")
     assert done.code == 2 and "train has 30 classes; this task needs 35" in done.err
+
+
+@pytest.mark.parametrize("classes", [0, 1])
+def test_where_there_is_nothing_to_tell_apart_the_others_are_run_all_the_same(run, classes):
+    names = opened("glyphs-400x20", None).info.class_names
+    Path(f"{classes}.json").write_text(json.dumps({"train": names[:classes], "val": names[1:51], "test": names[51:]}))
+    none = ("--data", "glyphs-400x20", "--splits", f"{classes}.json")
+    done = run("bench", "table1", *none, "--learners", "protonet,pixel_nn", "--columns", "B3", "--plan")
+    assert done.code == 0 and re.search(rf"not applicable: .*train has {classes} classes; this task needs 64", done.out)
+    assert "1 to do" in done.out
+
+
+def test_four_classes_are_enough_to_pretrain_on_whatever_tasks_are_asked_about(run):
+    names = opened("glyphs-400x20", None).info.class_names
+    Path("four.json").write_text(json.dumps({"train": names[:4], "val": names[4:50], "test": names[50:]}))
+    four = ("--data", "glyphs-400x20", "--splits", "four.json", "--type", "B", "--nss", "3")
+    done = run("train", "pretrain_tune", *four, "--epochs", "1", "--updates", "1", "--out", "run")
+    assert done.code == 0 and "best epoch 1" in done.out
 
 
 def test_a_data_set_that_is_not_there_is_said_to_be_missing(run, tmp_path, monkeypatch):

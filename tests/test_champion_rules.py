@@ -41,7 +41,7 @@ from cfsl.training.augment import augment, blended
 from cfsl.training.checkpoint import read_checkpoint, write_checkpoint
 from cfsl.training.loop import LAST, best_weights, read_weights, train
 from cfsl.training.objective import _generator, objective_of
-from cfsl.training.recipes import recipe_for
+from cfsl.training.recipes import fitted_to, recipe_for
 from cfsl.training.spec import Augmentation, Schedule, Training
 
 TINY = SmallResNet(widths=(4, 8), embedding=8)
@@ -271,6 +271,21 @@ def test_a_character_is_looked_at_in_eight_ways():
         turned = learner.embed(meta, other).view(8, 8)
         assert all(any(np.allclose(view, known, atol=1e-5) for known in views) for view in turned.tolist())
     torch.testing.assert_close(learner.embed(meta, image).norm(), torch.tensor(1.0))
+
+
+def test_photographs_whose_smallest_view_would_vanish_are_refused_by_their_own_size():
+    with pytest.raises(SpecError, match=r"photographs of 16x16 are too small for champion.*12x12"):
+        Champion().init((3, 16, 16), torch.Generator().manual_seed(0))
+    Champion(views="one").init((3, 16, 16), torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize(("height", "side"), [(16, 12), (64, 48)])
+def test_crops_of_photographs_are_three_quarters_as_high(tmp_path, height, side):
+    images = np.zeros((60, height, height, 3), np.uint8)
+    np.savez(tmp_path / "some.npz", images=images, labels=np.arange(60) // 2)
+    data = add_dataset(AddRequest(name=f"of-{height}", source=tmp_path / "some.npz", root=tmp_path))
+    training = recipe_for("short", "champion", TaskSpec.type_b(1), characters=False)
+    assert fitted_to(data, training).augmentation.side == side
 
 
 def test_a_photograph_is_seen_in_three_sizes_about_the_centre_of_each():

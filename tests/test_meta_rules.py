@@ -609,6 +609,16 @@ def test_a_task_of_another_shape_is_refused_with_both_shapes(learner):
 
 
 @every_learner
+def test_a_task_of_fewer_labels_than_the_head_has_units_is_answered_with_its_own(learner):
+    meta, _, sets, targets = prepared(learner)
+    shorter = TaskSpec.type_b(nss=1, n_way=2)
+    every = learner.predict(after(learner, meta, sets[:1]), targets)
+    some = learner.predict(after(learner, meta, sets[:1], shorter), targets)
+    assert every.shape[1] == 4 and some.shape[1] == 2
+    torch.testing.assert_close(some, every[:, :2], rtol=0, atol=0)
+
+
+@every_learner
 def test_more_sets_than_trained_for_use_the_rows_of_the_last_again(learner):
     """As if the tables had been longer by copies of the last set's rows."""
     longer = TaskSpec.type_a(nss=4, n_way=4)

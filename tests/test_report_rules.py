@@ -297,9 +297,28 @@ def test_figures_of_who_is_better_have_no_interval_for_one_task_and_bear_long_na
 
 def test_differences_that_tasks_cannot_show_are_hollow():
     points = [{"column": "B3", "x": 2.0, "width": 1.0, "series": name, "p": p} for name, p in (("a", 0.01), ("b", 0.2))]
-    axis = differences_figure(Differences("here", "protonet", ["B3"], points)).axes[0]
-    faces = {bars.get_label(): bars.lines[0].get_markerfacecolor() for bars in axis.containers}
-    assert faces["a"] != "white" and faces["b"] == "white"
+    figure = differences_figure(Differences("here", "protonet", ["B3"], points))
+    first, second = (bars.lines[0].get_markerfacecolor() for bars in figure.axes[0].containers)
+    assert first != "white" and second == "white"
+    named = figure.legends[0].get_lines()
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["a", "b"]
+    assert all(line.get_markerfacecolor() != "white" for line in named)
+
+
+def test_paired_differences_leave_out_who_is_not_ranked_and_say_who_is_transductive():
+    cards = [found(name, 0.5) for name in ("protonet", "maml_low", "joint", "sca")]
+    evidence = {one.path: Evidence("ok", (), np.arange(10) / 10) for one in cards}
+    shown = differences_of([board_of(cards, evidence)], evidence, "protonet")[0]
+    assert [row["series"] for row in shown.rows] == ["maml_low", "sca, transductive"]
+    evidence[cards[1].path] = replace(evidence[cards[1].path], status="refused")
+    shown = differences_of([board_of(cards, evidence)], evidence, "protonet")[0]
+    assert [row["series"] for row in shown.rows] == ["sca, transductive"]
+
+
+@pytest.mark.parametrize("accuracy", [0.0, 1.0])
+def test_a_ranking_is_drawn_where_all_are_at_the_end_of_the_axis(tmp_path, accuracy):
+    ranking = rankings_of([board_of([found("protonet", accuracy), found("chance", accuracy)])])[0]
+    ranking_figure(ranking).savefig(tmp_path / "ranking.png")
 
 
 def test_who_is_better_says_of_which_splits():
@@ -597,6 +616,20 @@ def test_a_table_is_printed_in_every_form(run, bench, form):
     assert result.code == 0 and "pixel" in result.out and "B3" in result.out
 
 
+def test_a_forged_card_is_neither_ranked_nor_bold(run, bench, tmp_path):
+    cards = shutil.copytree(bench, tmp_path / "forged")
+    on_glyphs = ("forged", "--data", "glyphs-400x20", "--profile", "quick")
+    for path in cards.rglob("*.json"):
+        card = json.loads(path.read_text())
+        if "metrics" in card and card["learner"]["name"] == "chance":
+            card["metrics"]["accuracy"]["mean"] = 0.9999
+            path.write_text(json.dumps(card))
+    table = run("table", "table1", *on_glyphs, "--format", "markdown").out
+    assert "99.99" in table and "**99.99**" not in table
+    done = run("figure", "ranking", *on_glyphs, "--columns", "B3", "--out", "r.svg")
+    assert done.code == 2 and "nobody to compare" in done.err, "of two learners, one is refused"
+
+
 def test_figures_are_written_as_pdf_svg_and_png(run, bench, tmp_path):
     for one in cards_of("figure4", ["protonet", "maml_low"], data="glyphs-3200x2"):
         written(tmp_path / "costs", one)
@@ -628,6 +661,8 @@ def test_figures_are_written_as_pdf_svg_and_png(run, bench, tmp_path):
         (["figure", "ranking", "cards", "--suite", "figure4"], "nobody is trained in figure4"),
         (["figure", "ranking", "cards", "--suite", "tabel1"], "did you mean 'table1'"),
         (["figure", "figure3", "cards", "--out", "f.gif"], "none of .pdf, .svg and .png"),
+        (["figure", "learning", "cards", "--splits", "offical"], "no card here fits --splits offical"),
+        (["figure", "learning", "cards", "--data", "omnigolt"], "no card here fits --data omnigolt"),
         (["report", "nowhere"], "nowhere does not exist"),
         (["report"], "name the folders of cards"),
     ],

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from cfsl.cli.console import counting
 from cfsl.errors import SpecError, lookup
 from cfsl.presets.board import Board, Found
 from cfsl.presets.suites import SUITES
@@ -57,7 +58,7 @@ def drawn(name: str, boards: Sequence[Board], cards: Sequence[Found], wanted: Wa
             _one(name, paretos_of(leaderboards(without_repeats(boards), {})), lambda cloud: cloud.where)
         ),
         "forgetting": lambda: matrices_figure(*_matrices(boards, wanted, manifests)),
-        "ranking": lambda: ranking_figure(_ranking(boards, wanted)),
+        "ranking": lambda: ranking_figure(_ranking(boards, wanted, manifests)),
         "paired": lambda: differences_figure(_differences(boards, wanted, manifests)),
     }
     maker = lookup(makers, name, "figure")
@@ -97,8 +98,13 @@ def _on(boards: Sequence[Board], cards: Sequence[Found]) -> list[Found]:
     return [found for found in cards if found.path in paths] if boards else list(cards)
 
 
-def _shown(boards: Sequence[Board], wanted: Wanted, learners: Sequence[str]) -> list[Leaderboard]:
-    """Return what is wanted of the boards of one suite; say which suites there are if it has none."""
+def _shown(
+    boards: Sequence[Board], wanted: Wanted, learners: Sequence[str], manifests: Path | None
+) -> tuple[list[Leaderboard], dict[str, Evidence]]:
+    """Return what is wanted of the boards of one suite, and what its answers say.
+
+    Cards are verified: those that are refused take no part. If the suite has no board, say which ones have.
+    """
     suite = wanted.suite or "table1"
     if not lookup(SUITES, suite, "suite").trained:
         raise SpecError(f"nobody is trained in {suite}, so that nobody is better; it measures costs")
@@ -106,11 +112,13 @@ def _shown(boards: Sequence[Board], wanted: Wanted, learners: Sequence[str]) -> 
     if not found:
         there = ", ".join(dict.fromkeys(board.suite for board in boards)) or "none"
         raise SpecError(f"no card that is wanted belongs to {suite}; --suite chooses among those there are: {there}")
-    return only(leaderboards(found, {}), learners, wanted.columns)
+    unverified = only(leaderboards(found, {}), learners, wanted.columns)
+    evidence = _evidence((cell.cards for _, _, _, cell in places(unverified)), manifests, verify=True)
+    return only(leaderboards(found, evidence), learners, wanted.columns), evidence
 
 
-def _ranking(boards: Sequence[Board], wanted: Wanted) -> Ranking:
-    found = rankings_of(_shown(boards, wanted, wanted.learners))
+def _ranking(boards: Sequence[Board], wanted: Wanted, manifests: Path | None) -> Ranking:
+    found = rankings_of(_shown(boards, wanted, wanted.learners, manifests)[0])
     if not found:
         raise SpecError("there is nobody to compare: a ranking takes two learners with cards of the same column")
     return _one("ranking", found, lambda one: one.where)
@@ -119,9 +127,9 @@ def _ranking(boards: Sequence[Board], wanted: Wanted) -> Ranking:
 def _differences(boards: Sequence[Board], wanted: Wanted, manifests: Path | None) -> Differences:
     if wanted.against is None:
         raise SpecError("say whom the others are compared with: --against LEARNER")
-    _shown(boards, wanted, [wanted.against])
-    shown = _shown(boards, wanted, [*wanted.learners, wanted.against] if wanted.learners else ())
-    evidence = _evidence((cell.cards for _, _, _, cell in places(shown)), manifests)
+    _shown(boards, wanted, [wanted.against], manifests)
+    others = [*wanted.learners, wanted.against] if wanted.learners else ()
+    shown, evidence = _shown(boards, wanted, others, manifests)
     found = differences_of(shown, evidence, wanted.against)
     if not found:
         raise SpecError(
@@ -139,12 +147,21 @@ def _matrices(boards: Sequence[Board], wanted: Wanted, manifests: Path | None) -
     evidence = _evidence((cell for board in kept for row in board.rows.values() for cell in row.values()), manifests)
     found = matrices_of(leaderboards(kept, evidence), evidence)
     fitting = [one for one in found if all(column in one.columns for column in wanted.columns)]
+    if found and not fitting:
+        there = ", ".join(dict.fromkeys(column for one in found for column in one.columns))
+        raise SpecError(f"no card that was asked along the way is of column {wanted.columns[0]}; there are: {there}")
     chosen = _one("forgetting", fitting, lambda one: one.where)
     return chosen, [*wanted.columns, *chosen.columns][0]
 
 
-def _evidence(cells: Iterable[Sequence[Found]], manifests: Path | None) -> dict[str, Evidence]:
-    """Return what the answers of these cards say."""
+def _evidence(cells: Iterable[Sequence[Found]], manifests: Path | None, *, verify: bool = False) -> dict[str, Evidence]:
+    """Return what the answers of these cards say, and whether they are refused."""
     from cfsl.cli.gathering import Gatherer
 
-    return dict(Gatherer(manifests, verify=False).evidence([one for cell in cells for one in cell]))
+    cards = [one for cell in cells for one in cell]
+    evidence = {}
+    with counting("reading answers", len(cards), "cards") as progress:
+        for path, known in Gatherer(manifests, verify=verify).evidence(cards):
+            evidence[path] = known
+            progress(1)
+    return evidence

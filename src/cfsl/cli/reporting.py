@@ -145,6 +145,10 @@ def figure(
         raise SpecError(f"{path} is none of .pdf, .svg and .png")
     found, boards = _boards(_places(folders), data, profile)
     boards = [board for board in boards if splits in (None, board.splits)]
+    if not boards and (data or profile or splits):
+        asked = {"data": data, "splits": splits, "profile": profile}
+        named = " ".join(f"--{option} {value}" for option, value in asked.items() if value)
+        raise SpecError(f"no card here fits {named}; 'cfsl results list' shows what there is")
     wanted = Wanted(listed("columns", columns) or (), listed("learners", learners) or (), against, suite)
     picture = drawn(name, boards, _cards(found), wanted, manifests)
     try:
@@ -195,7 +199,8 @@ def _ranked(boards: Sequence[Board], suite: str, manifests: Path | None, *, test
     if not chosen:
         raise CardError(f"no card here belongs to {suite}; 'cfsl results list' shows what there is")
     wanted = {one.path: one for board in chosen for row in board.rows.values() for cell in row.values() for one in cell}
-    gatherer = Gatherer(manifests, verify=False, draws=suite != "all")  # the committed leaderboard is everybody's
+    # The committed leaderboard is everybody's, and its cards are verified by themselves.
+    gatherer = Gatherer(manifests, verify=suite != "all", draws=suite != "all")
     evidence = dict(gatherer.evidence(wanted.values())) if tested else {}
     return leaderboards(chosen, evidence)
 

@@ -33,6 +33,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from cfsl.data.tasks import TaskBatch
+from cfsl.errors import SpecError
 from cfsl.learners.base import Meta, Moment, State, Support, TaskInfo
 from cfsl.learners.metric import closeness, sums_by_label
 from cfsl.learners.pixel_memory import (
@@ -83,7 +84,8 @@ class Champion(FrozenSpec):
     length_power: Annotated[float, Field(ge=0, le=2)] = 0.5
     """Cosines are divided by this power of a prototype's length; with 0 they are left as they are."""
     learns_means: bool = True
-    """Whether training also asks about each image given the mean of the others of its class, not only given one."""
+    """Whether training also asks about each image given the mean of the others of its class, not only given one. On
+    photographs, which are trained on as a classifier, it changes nothing."""
     numbers: Literal["int8", "float32"] = "int8"
     """What prototypes are kept in."""
     knows_copies: bool = True
@@ -95,12 +97,27 @@ class Champion(FrozenSpec):
 
     def init(self, image_shape: ImageShape, generator: torch.Generator) -> Meta:
         """Draw first weights of the net, and of what tells copies."""
+        self._require_views(image_shape)
         params, stats = self.net_for(image_shape).init(image_shape, generator)
         matcher = init_matcher(generator) if self.knows_copies else {}
         if image_shape[0] > 1:
             centre = torch.zeros(self.photo_net.feature_count(image_shape))
             stats = {**stats, "centres": centre.repeat(len(self._sizes), 1)}
         return {"params": params | {"scale": torch.tensor(12.0)} | matcher, "stats": stats}
+
+    def _require_views(self, image_shape: ImageShape) -> None:
+        """Refuse photographs of whose smallest view nothing would be left."""
+        channels, height, width = image_shape
+        if channels == 1:
+            return
+        least = min(self._sizes)
+        try:
+            self.photo_net.feature_count((channels, round(least * height), round(least * width)))
+        except SpecError as error:
+            raise SpecError(
+                f"photographs of {height}x{width} are too small for champion, which also looks at them {least:g} times "
+                f"as large: {error}"
+            ) from error
 
     def calibrated(self, meta: Meta, batches: Iterable[Images]) -> Meta:
         """Return the weights with the mean embedding of training photographs in every size."""

@@ -31,6 +31,9 @@ The choice was made on 50 validation tasks of Omniglot (B, NSS=3; Conv-4 of 16 f
 and "batch" in 39.3, 45.5 and 48.9 %.
 
 A batch norm that gets a single value a channel has no variance; there and then it uses the statistics in the state.
+
+A head with more units than a task has labels adapts as it does before the later labels of a task have come; its further
+units are not asked for.
 """
 
 from __future__ import annotations
@@ -85,6 +88,11 @@ def descend(
             name: weight - rates[name] * gradient
             for (name, weight), gradient in zip(weights.items(), gradients, strict=True)
         }
+
+
+def asked_for(state: State, logits: Float[Tensor, "n units"]) -> Float[Tensor, "n labels"]:
+    """Return the logits of the labels that a task has: all, unless the head has more units."""
+    return logits[:, : state.get("labels")]
 
 
 def multi_step_shares(steps: int, epoch: int, epochs: int) -> list[float]:
@@ -144,7 +152,9 @@ class InnerLoop(FrozenSpec):
         """Start with the learned weights, which are shared with `meta` and cost nothing until they are adapted."""
         params, stats = meta.get("params", {}), meta.get("stats", {})
         self._require_fit(part(params, "rates."), params, info)
-        return self.begun(params, stats, info.labels)
+        units = len(params["head.bias"]) if "head.bias" in params else info.labels
+        unused = {"labels": info.labels} if info.labels < units else {}
+        return self.begun(params, stats, info.labels) | unused
 
     def observe(self, state: State, support: Support) -> State:
         """Adapt to one support set."""
@@ -154,7 +164,7 @@ class InnerLoop(FrozenSpec):
         """Return logits with the weights as they are now."""
         parts = [images] if self.transductive else torch.split(images, _PREDICTED_AT_ONCE)
         with torch.no_grad():
-            return torch.cat([self.logits(state, some, {}, training=False) for some in parts])
+            return asked_for(state, torch.cat([self.logits(state, some, {}, training=False) for some in parts]))
 
     # --- its parts: pure, and differentiable for training
 
@@ -301,8 +311,8 @@ class InnerLoop(FrozenSpec):
         labels = len(params["head.bias"]) if "head.bias" in params else info.labels
         sets, rest = divmod(trained, self.steps)
         too_long = info.nss > sets and self.extend == "refuse"
-        if labels != info.labels or too_long or rest:
-            hint = ', or use extend="last_set" (--set extend=last_set)' if labels == info.labels and not rest else ""
+        if labels < info.labels or too_long or rest:
+            hint = ', or use extend="last_set" (--set extend=last_set)' if labels >= info.labels and not rest else ""
             raise LearnerError(
                 f"these weights of {name} are for {labels} labels and {trained} inner steps; this task has "
                 f"{info.labels} labels and {info.nss * self.steps} steps ({info.nss} support sets of {self.steps}). "

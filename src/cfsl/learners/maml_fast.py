@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from cfsl.learners.base import Moment, State, Support
-from cfsl.learners.inner_loop import Episode, Images, Scalar
+from cfsl.learners.inner_loop import Episode, Images, Scalar, asked_for
 from cfsl.learners.maml_low import MamlLow
 from cfsl.nets.convnet import ConvNet
 from cfsl.nets.layers import Params, Stats, moved_stats
@@ -82,7 +82,7 @@ class _FastMamlLow(MamlLow):
         from cfsl.learners.adjoint import Course
 
         course = Course(self, self._stack, state, images.shape[1:])
-        return course.logits(state["step"], images, None if self.transductive else state["stats"])
+        return asked_for(state, course.logits(state["step"], images, None if self.transductive else state["stats"]))
 
     @property
     def _stack(self) -> ConvNet:

@@ -37,6 +37,7 @@ from cfsl.learners.inner_loop import (
     InnerLoop,
     Order,
     Scalar,
+    asked_for,
     descend,
     embedded,
     embedded_episodes,
@@ -86,7 +87,7 @@ class Sca(InnerLoop):
     def predict(self, state: State, images: Images) -> Float[Tensor, "n labels"]:
         """Take the critic's step and answer."""
         with torch.no_grad():
-            return self._criticised(state, images, "none", {}, training=False)
+            return asked_for(state, self._criticised(state, images, "none", {}, training=False))
 
     def episodes(self, params: Params, stats: Stats, batch: TaskBatch) -> tuple[list[Episode], Stats]:
         """Embed all images of the tasks at once."""

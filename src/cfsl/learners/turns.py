@@ -10,6 +10,8 @@ from torch.nn import functional
 from cfsl.learners.metric import Metric, closeness
 
 Grouped = Float[Tensor, "classes images features"]
+_SHORTEST = 1e-6
+"""Of a mean, whose length is divided by: images may cancel each other, or all be nothing."""
 
 
 def grouped_by_class(features: Float[Tensor, "n features"], labels: Int64[Tensor, " n"]) -> Grouped:
@@ -38,7 +40,7 @@ def left_out_loss(scale: Tensor, grouped: Grouped, length_power: float) -> Float
     unit = functional.normalize(grouped, dim=2)
     classes, images, _ = unit.shape
     means = (unit.sum(dim=1, keepdim=True) - unit) / (images - 1)
-    lengths = means.detach().norm(dim=2) ** length_power
+    lengths = means.detach().norm(dim=2).clamp_min(_SHORTEST) ** length_power
     answers = torch.arange(classes, device=grouped.device)
     losses = [
         functional.cross_entropy(scale * closeness(unit[:, turn], means[:, turn], "cosine") / lengths[:, turn], answers)

@@ -30,7 +30,8 @@ class Differences:
     against: str
     columns: list[str]
     rows: list[Point]
-    """With "column", "series", "x" and its half "width" in points (None for one task), and "p" of the paired test."""
+    """With "column", "series", "x" and its half "width" in points (None for one task), and "p" of the paired test.
+    Upper bounds and refused cards are left out."""
 
 
 def only(boards: Iterable[Leaderboard], learners: Sequence[str], columns: Sequence[str]) -> list[Leaderboard]:
@@ -101,12 +102,14 @@ def differences_of(boards: Iterable[Leaderboard], evidence: EvidenceByPath, agai
 def _difference_points(board: Leaderboard, base: Row, evidence: EvidenceByPath) -> Iterator[Point]:
     for row in (row for row in board.rows if row is not base):
         for column in (column for column in board.columns if column in row.cells and column in base.cells):
+            if not (is_ranked(row, column) and is_ranked(base, column)):
+                continue
             apart = differences(row.cells[column], base.cells[column], evidence)
             if apart is not None:
                 summary = summarise(apart)
                 yield {
                     "column": column,
-                    "series": row.label,
+                    "series": f"{row.label}, transductive" if row.transductive else row.label,
                     "x": 100 * summary.mean,
                     "width": None if summary.ci95 is None else 100 * summary.ci95,
                     "p": paired_p(apart),

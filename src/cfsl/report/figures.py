@@ -154,7 +154,8 @@ def ranking_figure(ranking: Ranking) -> Figure:
         axis.set_yticks(range(len(rows)), [labels[row["label"]] for row in rows])
         axis.invert_yaxis()
         axis.set_xscale("logit")
-        shown = _ticks_around([row[name] for row in rows for name in ("x", "published") if row[name] is not None])
+        ends = [row["x"] + side * (row["width"] or 0.0) for row in rows for side in (-1, 1)]
+        shown = _ticks_around([*ends, *(row["published"] for row in rows if row["published"] is not None)])
         axis.set_xlim(_share(shown[0]), _share(shown[-1]))
         axis.set_xticks([_share(tick) for tick in shown], [f"{tick:g}" for tick in shown])
         axis.minorticks_off()
@@ -184,6 +185,7 @@ def _ticks_around(values: Sequence[float]) -> list[float]:
     """Return the ticks from the last below all values to the first above them."""
     first = max(place for place, tick in enumerate(_TICKS) if place == 0 or tick <= min(values))
     last = min(place for place, tick in enumerate(_TICKS) if place == len(_TICKS) - 1 or tick >= max(values))
+    last = max(last, 1)
     return list(_TICKS[min(first, last - 1) : last + 1])
 
 
@@ -199,14 +201,13 @@ def differences_figure(differences: Differences) -> Figure:
     axis = figure.subplots()
     looks = styles(names)
     for number, name in enumerate(names):
+        colour = LIGHT[looks[name].colour]
+        look: dict[str, Any] = {"color": colour, "marker": looks[name].marker, "markersize": 4, "linestyle": "none"}
+        axis.plot([], [], label=name, **look)
         for row in (row for row in differences.rows if row["series"] == name):
             place = columns.index(row["column"]) + 0.7 * ((number + 0.5) / len(names) - 0.5)
-            colour = LIGHT[looks[name].colour]
-            look: dict[str, Any] = {"marker": looks[name].marker, "markersize": 4, "capsize": 2, "linewidth": 1}
             face = colour if row["p"] < SIGNIFICANT else "white"
-            axis.errorbar(
-                row["x"], place, xerr=row["width"], linestyle="none", color=colour, mfc=face, label=name, **look
-            )
+            axis.errorbar(row["x"], place, xerr=row["width"], mfc=face, capsize=2, elinewidth=1, **look)
     axis.axvline(0, color="black", linewidth=0.8)
     axis.set_xscale("symlog", linthresh=1)
     widths = [row["width"] or 0.0 for row in differences.rows]
@@ -237,7 +238,7 @@ def _finish_rows(axis: Any, title: str) -> None:
 def _grid(count: int, *, shares_y: bool, size: tuple[float, float] = (2.9, 2.6)) -> tuple[Figure, list[Any]]:
     down = math.ceil(count / _ACROSS)
     across = math.ceil(count / down)
-    size = (4.2, 3.0) if count == 1 else size
+    size = (max(4.2, size[0]), max(3.0, size[1])) if count == 1 else size
     figure = Figure(figsize=(max(5.5, size[0] * across + 1.8), size[1] * down + 0.9), layout="constrained")
     axes = list(figure.subplots(down, across, sharey=shares_y, squeeze=False).flat)
     for spare in axes[count:]:

@@ -10,10 +10,9 @@ import torch
 from jaxtyping import Float32
 from torch import Tensor
 
+from cfsl.data.images import SplitImages
 from cfsl.data.store import Dataset
-from cfsl.data.tasks import Tasks
 from cfsl.learners.base import Meta
-from cfsl.training.spec import Training
 
 Images = Float32[Tensor, "n channels height width"]
 
@@ -30,17 +29,17 @@ class Calibrating(Protocol):
 
 
 @torch.no_grad()
-def calibrated(learner: Any, meta: Meta, training: Training, data: Dataset, device: str) -> Meta:
+def calibrated(learner: Any, meta: Meta, data: Dataset, device: str) -> Meta:
     """Return weights with what the learner wants to know of training images; others are left as they are."""
     if not isinstance(learner, Calibrating):
         return meta
-    return learner.calibrated(meta, _training_images(training, data, device))
+    return learner.calibrated(meta, _training_images(data, device))
 
 
-def _training_images(training: Training, data: Dataset, device: str) -> Iterator[Images]:
+def _training_images(data: Dataset, device: str) -> Iterator[Images]:
     """Yield images that are spread evenly over the training classes: always the same ones."""
-    tasks = Tasks(data, training.episodes, split="train", seed=training.seed)
-    count = int(tasks.class_sizes.sum())
+    images = SplitImages.of(data, data.classes_of("train"))
+    count = len(images.rows)
     chosen = np.unique(np.linspace(0, count - 1, min(_IMAGES, count)).round()).astype(np.int32)
     for start in range(0, len(chosen), _AT_ONCE):
-        yield torch.from_numpy(tasks.images.normalised(chosen[start : start + _AT_ONCE])).to(device)
+        yield torch.from_numpy(images.normalised(chosen[start : start + _AT_ONCE])).to(device)

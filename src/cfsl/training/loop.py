@@ -105,7 +105,7 @@ def _trained(
     watch(Started(run.update, run.history[-1].accuracy if run.history else None))
     while run.update < schedule.total and not _is_out_of_patience(run.history, schedule):
         epoch = _one_epoch(run, objective, schedule, watch)
-        learned = calibrated(learner, run.learned(), training, data, device)
+        learned = calibrated(learner, run.learned(), data, device)
         epoch.accuracy = _accuracy(learner, learned, validation, device)
         run.history.append(epoch)
         watch(epoch)
@@ -331,11 +331,12 @@ def _identity(learner: Learner, training: Training, data: Dataset) -> dict[str, 
 
 
 def _differences(saved: Any, wanted: Any, where: str = "") -> list[str]:
-    """Say where two nested dicts differ."""
+    """Say where two nested dicts differ; what is as usual may be left out of them."""
     if isinstance(saved, dict) and isinstance(wanted, dict):
         return [
             difference
             for key in sorted(saved.keys() | wanted.keys())
             for difference in _differences(saved.get(key), wanted.get(key), f"{where}.{key}" if where else key)
         ]
-    return [] if saved == wanted else [f"{where} is {saved} there and {wanted} here"]
+    there, here = ("as usual" if value is None else value for value in (saved, wanted))
+    return [] if saved == wanted else [f"{where} is {there} there and {here} here"]

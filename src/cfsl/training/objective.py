@@ -11,6 +11,7 @@ from jaxtyping import Float, Float32, Int64
 from torch import Tensor
 from torch.nn import functional
 
+from cfsl.data.images import SplitImages
 from cfsl.data.store import Dataset
 from cfsl.data.tasks import TaskBatch, Tasks
 from cfsl.errors import LearnerError
@@ -158,8 +159,8 @@ class _Episodes:
         shown = _moved(self._augmented(batch, update), _device_of(params), _precision(self._training))
         try:
             loss, stats = self._learner.episode_loss(params, stats, shown, turns=self._training.turns, moment=moment)
-        except RuntimeError as error:
-            if "bfloat16" not in str(error).lower():
+        except (RuntimeError, TypeError) as error:
+            if schedule.precision != "bfloat16" or "bfloat16" not in str(error).lower():
                 raise
             name = type(self._learner).__name__
             raise LearnerError(
@@ -188,10 +189,10 @@ class _Pretraining:
     def __init__(self, learner: Backboned, training: Training, data: Dataset) -> None:
         self._learner, self._training = learner, training
         self._shape = _image_shape(data)
-        tasks = Tasks(data, training.episodes, split="train", seed=training.seed)
-        self._images, self._classes = tasks.images, len(tasks.class_sizes)
+        classes = data.classes_of("train")
+        self._images, self._classes = SplitImages.of(data, classes), len(classes)
         self._net = net_of(learner, self._shape)
-        self._class_of = torch.from_numpy(np.repeat(np.arange(self._classes), tasks.class_sizes))
+        self._class_of = torch.from_numpy(np.repeat(np.arange(self._classes), data.class_sizes[classes]))
 
     def init(self, generator: torch.Generator) -> Meta:
         meta = self._learner.init(self._shape, generator)

@@ -14,6 +14,9 @@ MILD = Augmentation(degrees=8.0, log_scale=0.1, shear=0.1, shift=1.5, elastic=0.
 """For characters of 28 x 28 pixels."""
 PHOTOGRAPHIC = Augmentation(crop=0.5, mirror=True, colour=0.4)
 """For photographs, which are neither turned nor bent."""
+_CROPPED = 0.75
+"""Of the height of a photograph: 48 of 64 pixels."""
+_FEWEST_WAYS = 2
 
 
 def paper(task: TaskSpec) -> Training:
@@ -114,7 +117,7 @@ def meta_short_on_photographs(task: TaskSpec) -> Training:
 
 
 def champion(task: TaskSpec) -> Training:
-    """Return episodes of 38 classes x 5 images for a quarter of an hour of two cores."""
+    """Return episodes of 38 classes x 5 images for a quarter to half an hour of one core."""
     training = short(task).replace(episodes=TaskSpec.few_shot(n_way=38, k_shot=1, k_target=4))
     schedule = training.schedule.replace(epochs=10, updates=400, optimizer="muon", rate=0.1, average=0.995)
     augmentation = training.augmentation.replace(quarter_turns=True, reflections=True)
@@ -122,7 +125,7 @@ def champion(task: TaskSpec) -> Training:
 
 
 def champion_on_photographs(task: TaskSpec) -> Training:
-    """Return most of an hour of one core of telling all training classes apart, in crops of 48 pixels, some blended."""
+    """Return most of an hour of one core of telling all training classes apart, in smaller crops, some blended."""
     training = pretrain_short(task)
     schedule = training.schedule.replace(
         epochs=8, updates=450, optimizer="muon", rate=0.05, warmup=100, weight_decay=0.05, average=0.998
@@ -154,16 +157,31 @@ def recipe_for(name: str, kind: str, task: TaskSpec, *, characters: bool = True)
 
 
 def fitted_to(data: Dataset, training: Training) -> Training:
-    """Return a training whose own episodes are smaller, or its validation tasks shorter, if classes are too few."""
+    """Return a training for the classes and images there are.
+
+    Its own episodes are smaller, or its validation tasks shorter, if classes are too few. Where images are brought to
+    another size, it is three quarters of theirs.
+    """
     episodes = _fitted_episodes(data, training.episodes) if training.turns else training.episodes
-    return training.replace(episodes=episodes, validation=_nearest(data, "val", training.validation, "nss"))
+    augmentation, recipe = training.augmentation, data.info.recipe
+    if augmentation.side is not None:
+        augmentation = augmentation.replace(side=max(1, round(_CROPPED * min(recipe.height, recipe.width))))
+    validation = _nearest(data, "val", training.validation, "nss")
+    return training.replace(episodes=episodes, validation=validation, augmentation=augmentation)
 
 
 def _fitted_episodes(data: Dataset, episodes: TaskSpec) -> TaskSpec:
-    """Return episodes of as many images a class as the classes have, and of as many classes as there are."""
-    all_classes = episodes.replace(n_way=min(episodes.n_way, len(data.classes_of("train"))))
+    """Return episodes of as many images a class as the classes have, and of as many classes as there are.
+
+    Where there are not two classes to tell apart, episodes are left as they are, to be refused with their numbers.
+    """
+    classes = len(data.classes_of("train"))
+    if classes < _FEWEST_WAYS:
+        return episodes
+    all_classes = episodes.replace(n_way=min(episodes.n_way, classes))
     images = _nearest(data, "train", all_classes, "k_target").k_target
-    return _nearest(data, "train", episodes.replace(k_target=images), "n_way")
+    fitted = _nearest(data, "train", episodes.replace(k_target=images), "n_way")
+    return fitted if fitted.n_way >= _FEWEST_WAYS else episodes
 
 
 def _nearest(data: Dataset, split: str, task: TaskSpec, field: str) -> TaskSpec:
