@@ -22,6 +22,7 @@ import cfsl
 import cfsl.cli
 from cfsl.learners.registry import find_learner
 from cfsl.spec import TaskSpec
+from cfsl.training.checkpoint import read_checkpoint, write_checkpoint
 from cfsl.training.loop import train
 from cfsl.training.recipes import recipe_for
 
@@ -575,6 +576,14 @@ def test_weights_under_other_settings_are_used_and_said(run, small_run):
     same, other = run(*quick), run(*quick, "--set", "metric=cosine")
     assert "note:" not in same.out and "back transfer" in same.out
     assert "note: trained with metric=euclidean, evaluated with metric=cosine" in other.out
+
+
+def test_weights_from_before_there_was_a_setting_are_said_to_be(run, small_run, tmp_path):
+    tensors, notes = read_checkpoint(next(Path(small_run).glob("epoch-*")))
+    del notes["identity"]["learner"]["metric"]
+    write_checkpoint(tmp_path / "older.safetensors", tensors, notes)
+    older = run("eval", "protonet", *_GLYPHS, "--nss", "2", "--tasks", "2", "--checkpoint", "older.safetensors")
+    assert older.code == 0 and "note: trained before there was metric" in older.out
 
 
 @pytest.mark.parametrize("words", [("--seed", "7"), ("--split", "all"), ("--sampler", "as_released_2020_04")])

@@ -267,10 +267,10 @@ def _other_settings(notes: dict[str, Any] | None, learner: Any) -> list[str]:
     if trained.get("class") != type(learner).__name__ or not hasattr(learner, "model_dump"):
         return []
     now = learner.model_dump(mode="json")
+    changed = [name for name in now if name in trained and trained[name] != now[name]]
     return [
-        f"trained with {name}={trained[name]}, evaluated with {name}={value}"
-        for name, value in now.items()
-        if name in trained and trained[name] != value
+        *(f"trained with {name}={trained[name]}, evaluated with {name}={now[name]}" for name in changed),
+        *(f"trained before there was {name}" for name in now if name not in trained),
     ]
 
 
