@@ -466,7 +466,8 @@ def test_more_that_cannot_be_swept_says_why(run):
 
 
 def test_where_training_classes_are_few_episodes_are_narrower_and_it_is_said(run):
-    few = run("sweep", "protonet", *_GLYPHS, "--data", "glyphs-40x20", "--vary", "metric=dot")
+    once = ("--epochs", "1", "--updates", "1")
+    few = run("sweep", "protonet", *_GLYPHS, "--data", "glyphs-40x20", "--vary", "metric=dot", *once)
     said = re.search(r"episodes of (\d+) classes x 3 images: glyphs-40x20 has \1 training", " ".join(few.out.split()))
     assert few.code == 0 and said
 
