@@ -30,7 +30,7 @@ from torch.nn import functional
 
 from cfsl.data.tasks import TaskBatch
 from cfsl.learners.base import Moment, Support, TaskInfo
-from cfsl.learners.inner_loop import Episode
+from cfsl.learners.episodes import Episode
 from cfsl.learners.maml_fast import accelerated, why_not
 from cfsl.learners.maml_high import MamlHigh
 from cfsl.learners.maml_low import MamlLow

@@ -310,6 +310,8 @@ def test_paired_differences_leave_out_who_is_not_ranked_and_say_who_is_transduct
     evidence = {one.path: Evidence("ok", (), np.arange(10) / 10) for one in cards}
     shown = differences_of([board_of(cards, evidence)], evidence, "protonet")[0]
     assert [row["series"] for row in shown.rows] == ["maml_low", "sca, transductive"]
+    below = differences_of([board_of(cards, evidence)], evidence, "joint")[0]
+    assert [row["series"] for row in below.rows] == ["protonet", "maml_low", "sca, transductive"]
     evidence[cards[1].path] = replace(evidence[cards[1].path], status="refused")
     shown = differences_of([board_of(cards, evidence)], evidence, "protonet")[0]
     assert [row["series"] for row in shown.rows] == ["sca, transductive"]

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from cfsl.cli.console import counting
 from cfsl.errors import SpecError, lookup
 from cfsl.presets.board import Board, Found
 from cfsl.presets.suites import SUITES
@@ -98,13 +97,8 @@ def _on(boards: Sequence[Board], cards: Sequence[Found]) -> list[Found]:
     return [found for found in cards if found.path in paths] if boards else list(cards)
 
 
-def _shown(
-    boards: Sequence[Board], wanted: Wanted, learners: Sequence[str], manifests: Path | None
-) -> tuple[list[Leaderboard], dict[str, Evidence]]:
-    """Return what is wanted of the boards of one suite, and what its answers say.
-
-    Cards are verified: those that are refused take no part. If the suite has no board, say which ones have.
-    """
+def _of_suite(boards: Sequence[Board], wanted: Wanted) -> list[Board]:
+    """Return the boards of the suite that is wanted; say which suites there are if it has none."""
     suite = wanted.suite or "table1"
     if not lookup(SUITES, suite, "suite").trained:
         raise SpecError(f"nobody is trained in {suite}, so that nobody is better; it measures costs")
@@ -112,13 +106,20 @@ def _shown(
     if not found:
         there = ", ".join(dict.fromkeys(board.suite for board in boards)) or "none"
         raise SpecError(f"no card that is wanted belongs to {suite}; --suite chooses among those there are: {there}")
-    unverified = only(leaderboards(found, {}), learners, wanted.columns)
+    return found
+
+
+def _shown(
+    boards: Sequence[Board], wanted: Wanted, learners: Sequence[str], manifests: Path | None
+) -> tuple[list[Leaderboard], dict[str, Evidence]]:
+    """Return what is wanted of some boards, and what its answers say; cards that are refused take no part."""
+    unverified = only(leaderboards(boards, {}), learners, wanted.columns)
     evidence = _evidence((cell.cards for _, _, _, cell in places(unverified)), manifests, verify=True)
-    return only(leaderboards(found, evidence), learners, wanted.columns), evidence
+    return only(leaderboards(boards, evidence), learners, wanted.columns), evidence
 
 
 def _ranking(boards: Sequence[Board], wanted: Wanted, manifests: Path | None) -> Ranking:
-    found = rankings_of(_shown(boards, wanted, wanted.learners, manifests)[0])
+    found = rankings_of(_shown(_of_suite(boards, wanted), wanted, wanted.learners, manifests)[0])
     if not found:
         raise SpecError("there is nobody to compare: a ranking takes two learners with cards of the same column")
     return _one("ranking", found, lambda one: one.where)
@@ -127,9 +128,10 @@ def _ranking(boards: Sequence[Board], wanted: Wanted, manifests: Path | None) ->
 def _differences(boards: Sequence[Board], wanted: Wanted, manifests: Path | None) -> Differences:
     if wanted.against is None:
         raise SpecError("say whom the others are compared with: --against LEARNER")
-    _shown(boards, wanted, [wanted.against], manifests)
+    suite = _of_suite(boards, wanted)
+    only(leaderboards(suite, {}), [wanted.against], wanted.columns)  # refused before any answer is read
     others = [*wanted.learners, wanted.against] if wanted.learners else ()
-    shown, evidence = _shown(boards, wanted, others, manifests)
+    shown, evidence = _shown(suite, wanted, others, manifests)
     found = differences_of(shown, evidence, wanted.against)
     if not found:
         raise SpecError(
@@ -158,10 +160,4 @@ def _evidence(cells: Iterable[Sequence[Found]], manifests: Path | None, *, verif
     """Return what the answers of these cards say, and whether they are refused."""
     from cfsl.cli.gathering import Gatherer
 
-    cards = [one for cell in cells for one in cell]
-    evidence = {}
-    with counting("reading answers", len(cards), "cards") as progress:
-        for path, known in Gatherer(manifests, verify=verify).evidence(cards):
-            evidence[path] = known
-            progress(1)
-    return evidence
+    return Gatherer(manifests, verify=verify).all_evidence([one for cell in cells for one in cell])

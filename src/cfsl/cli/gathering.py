@@ -6,13 +6,14 @@ This is where torch comes in: `cfsl.report` itself has none.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from cfsl.cli.console import counting
 from cfsl.errors import CfslError
 from cfsl.presets.board import Found
 from cfsl.report.evidence import Evidence
@@ -65,6 +66,15 @@ class Gatherer:
         answers = self.answers(path, card)
         known = Evidence(accuracies=_accuracies(card, answers), matrix=_matrix(answers))
         return known if verdict is None else replace(known, status=verdict.status, reasons=verdict.reasons)
+
+    def all_evidence(self, cards: Collection[Found]) -> dict[str, Evidence]:
+        """Return what the answers of all cards say, with progress."""
+        gathered = {}
+        with counting("reading answers", len(cards), "cards") as progress:
+            for path, known in self.evidence(cards):
+                gathered[path] = known
+                progress(1)
+        return gathered
 
     def answers(self, path: Path, card: Mapping[str, Any]) -> Mapping[str, Answers]:
         """Return the answers beside a card; nothing where there are none, or their tasks are not known."""

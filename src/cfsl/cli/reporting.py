@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cfsl.cli.console import complain, counting, print_json, say
+from cfsl.cli.console import complain, print_json, say
 from cfsl.cli.hyper import listed
 from cfsl.cli.verifying import Json, ManifestFolder, counted, skipped
 from cfsl.errors import CardError, SpecError, lookup
@@ -201,7 +201,7 @@ def _ranked(boards: Sequence[Board], suite: str, manifests: Path | None, *, test
     wanted = {one.path: one for board in chosen for row in board.rows.values() for cell in row.values() for one in cell}
     # The committed leaderboard is everybody's, and its cards are verified by themselves.
     gatherer = Gatherer(manifests, verify=suite != "all", draws=suite != "all")
-    evidence = dict(gatherer.evidence(wanted.values())) if tested else {}
+    evidence = gatherer.all_evidence(wanted.values()) if tested else {}
     return leaderboards(chosen, evidence)
 
 
@@ -216,11 +216,7 @@ def _material(places: Sequence[Path], gatherer: Gatherer, *, pictures: bool) -> 
 
     found = collected(places)
     cards = _cards(found)
-    with counting("reading answers", len(cards), "cards") as progress:
-        evidence = {}
-        for path, known in gatherer.evidence(cards):
-            evidence[path] = known
-            progress(1)
+    evidence = gatherer.all_evidence(cards)
     material = Material(
         folders=[str(place) for place in places],
         cards=cards,

@@ -26,7 +26,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from cfsl.learners.base import Moment, State
-from cfsl.learners.inner_loop import Episode, InnerLoop, multi_step_shares
+from cfsl.learners.episodes import Episode
+from cfsl.learners.inner_loop import InnerLoop, multi_step_shares
 from cfsl.nets.convnet import ConvNet
 from cfsl.nets.fused.blocks import Array
 from cfsl.nets.fused.convolution import patches

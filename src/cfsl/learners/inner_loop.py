@@ -41,10 +41,10 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Annotated, ClassVar, Literal, NamedTuple, TypeAlias
+from typing import Annotated, ClassVar, Literal, TypeAlias
 
 import torch
-from jaxtyping import Float, Int64, Shaped
+from jaxtyping import Float
 from pydantic import Field
 from torch import Tensor
 from torch.nn import functional
@@ -52,15 +52,14 @@ from torch.nn import functional
 from cfsl.data.tasks import TaskBatch
 from cfsl.errors import LearnerError
 from cfsl.learners.base import Meta, Moment, State, Support, TaskInfo
-from cfsl.learners.step_tables import first_tables, norm_by, norm_by_batch, part, rows_of, under
-from cfsl.nets.base import NetSpec
+from cfsl.learners.episodes import Episode, Images, episodes_of
+from cfsl.learners.step_tables import first_tables, norm_by, norm_by_batch, part, rows_of
 from cfsl.nets.layers import Norm, Params, Stats, moved_stats
 from cfsl.spec import Count, FrozenSpec
 
 Order = Literal["second", "first", "none"]
 """What the outer gradient sees of a step: all of it, the step but not how its gradient came about, or nothing."""
 Scalar: TypeAlias = Float[Tensor, ""]
-Images: TypeAlias = Shaped[Tensor, "n *shape"]
 Epochs = Annotated[int, Field(ge=0)]
 LearningRate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 _MOMENTUM = 0.1
@@ -106,14 +105,6 @@ def multi_step_shares(steps: int, epoch: int, epochs: int) -> list[float]:
     return [early] * (steps - 1) + [1 - early * (steps - 1)]
 
 
-class Episode(NamedTuple):
-    """One task to learn from, its images as the inner loop sees them."""
-
-    supports: list[Support]
-    targets: Images
-    labels: Int64[Tensor, " n"]
-
-
 class InnerLoop(FrozenSpec):
     """The fields and the course of a learner that takes learned gradient steps; a learner says what it classifies."""
 
@@ -152,9 +143,8 @@ class InnerLoop(FrozenSpec):
         """Start with the learned weights, which are shared with `meta` and cost nothing until they are adapted."""
         params, stats = meta.get("params", {}), meta.get("stats", {})
         self._require_fit(part(params, "rates."), params, info)
-        units = len(params["head.bias"]) if "head.bias" in params else info.labels
-        unused = {"labels": info.labels} if info.labels < units else {}
-        return self.begun(params, stats, info.labels) | unused
+        fewer = {"labels": info.labels} if info.labels < _units(params, info) else {}
+        return self.begun(params, stats, info.labels) | fewer
 
     def observe(self, state: State, support: Support) -> State:
         """Adapt to one support set."""
@@ -308,7 +298,7 @@ class InnerLoop(FrozenSpec):
                 f"{name} needs meta['params'] with learned rates; make them with init_for(), or train it"
             )
         trained = self.trained_steps(rates)
-        labels = len(params["head.bias"]) if "head.bias" in params else info.labels
+        labels = _units(params, info)
         sets, rest = divmod(trained, self.steps)
         too_long = info.nss > sets and self.extend == "refuse"
         if labels < info.labels or too_long or rest:
@@ -320,35 +310,6 @@ class InnerLoop(FrozenSpec):
             )
 
 
-# --- tasks to train on
-
-
-def episodes_of(
-    batch: TaskBatch,
-    supports: Shaped[Tensor, "tasks sets images *shape"],
-    targets: Shaped[Tensor, "tasks targets *shape"],
-) -> list[Episode]:
-    """Return the tasks of a batch one by one, with these in the place of their images."""
-    return [
-        Episode(list(map(Support, sets, labels)), shown, answers)
-        for sets, labels, shown, answers in zip(
-            supports, batch.support_labels, targets, batch.target_labels, strict=True
-        )
-    ]
-
-
-def embedded(net: NetSpec, meta: Meta, images: Images) -> Float[Tensor, "n features"]:
-    """Embed each image on its own."""
-    params, stats = (part(meta[kind], "embedding.") for kind in ("params", "stats"))
-    return net.features(params, stats, images, norm="running")
-
-
-def embedded_episodes(net: NetSpec, params: Params, stats: Stats, batch: TaskBatch) -> tuple[list[Episode], Stats]:
-    """Embed all images of some tasks in one batch, as an embedding is trained; return the statistics after it, too."""
-    images = torch.cat([batch.support_images.flatten(0, 2), batch.target_images.flatten(0, 1)])
-    shown = images.to(memory_format=torch.channels_last)
-    features, moved = net.training_features(part(params, "embedding."), part(stats, "embedding."), shown)
-    cut = batch.support_labels.numel()
-    supports = features[:cut].view(*batch.support_labels.shape, -1)
-    targets = features[cut:].view(*batch.target_labels.shape, -1)
-    return episodes_of(batch, supports, targets), stats | under("embedding.", moved)
+def _units(params: Mapping[str, Tensor], info: TaskInfo) -> int:
+    """Return how many labels the head has units for; a head that is made in the task has those of the task."""
+    return len(params["head.bias"]) if "head.bias" in params else info.labels

@@ -18,7 +18,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from cfsl.learners.base import Moment, State, Support
-from cfsl.learners.inner_loop import Episode, Images, Scalar, asked_for
+from cfsl.learners.episodes import Episode, Images
+from cfsl.learners.inner_loop import Scalar, asked_for
 from cfsl.learners.maml_low import MamlLow
 from cfsl.nets.convnet import ConvNet
 from cfsl.nets.layers import Params, Stats, moved_stats

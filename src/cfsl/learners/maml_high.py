@@ -26,7 +26,8 @@ from torch import Tensor
 
 from cfsl.data.tasks import TaskBatch
 from cfsl.learners.base import Meta
-from cfsl.learners.inner_loop import Episode, Images, InnerLoop, embedded, embedded_episodes
+from cfsl.learners.episodes import Episode, Images, embedded, embedded_episodes
+from cfsl.learners.inner_loop import InnerLoop
 from cfsl.learners.step_tables import first_head, linear_head, split_scales, under
 from cfsl.nets import DenseNet, ImageShape, SqueezeConv
 from cfsl.nets.layers import Norm, Params, Stats

@@ -28,7 +28,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from cfsl.learners.base import Meta
-from cfsl.learners.inner_loop import Images, InnerLoop
+from cfsl.learners.episodes import Images
+from cfsl.learners.inner_loop import InnerLoop
 from cfsl.learners.step_tables import first_head, linear_head, split_scales, under
 from cfsl.nets import ImageShape, Net, conv4
 from cfsl.nets.layers import Norm

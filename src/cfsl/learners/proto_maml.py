@@ -25,7 +25,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from cfsl.learners.base import Meta, State, Support
-from cfsl.learners.inner_loop import Episode, Images, InnerLoop, Scalar
+from cfsl.learners.episodes import Episode, Images
+from cfsl.learners.inner_loop import InnerLoop, Scalar
 from cfsl.learners.step_tables import linear_head, norm_by_batch, rows_of, split_scales, under
 from cfsl.nets import ImageShape, Net, conv4
 from cfsl.nets.layers import Norm, Stats

@@ -31,17 +31,8 @@ from torch.nn import functional
 from cfsl.data.tasks import TaskBatch
 from cfsl.learners.base import Meta, Moment, State
 from cfsl.learners.critic import Kind, critic_weights, predicted_loss
-from cfsl.learners.inner_loop import (
-    Episode,
-    Images,
-    InnerLoop,
-    Order,
-    Scalar,
-    asked_for,
-    descend,
-    embedded,
-    embedded_episodes,
-)
+from cfsl.learners.episodes import Episode, Images, embedded, embedded_episodes
+from cfsl.learners.inner_loop import InnerLoop, Order, Scalar, asked_for, descend
 from cfsl.learners.maml_high import high_end_weights
 from cfsl.learners.step_tables import linear_head, part, rows_of, under
 from cfsl.nets import DenseNet, ImageShape, SqueezeConv

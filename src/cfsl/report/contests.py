@@ -31,7 +31,7 @@ class Differences:
     columns: list[str]
     rows: list[Point]
     """With "column", "series", "x" and its half "width" in points (None for one task), and "p" of the paired test.
-    Upper bounds and refused cards are left out."""
+    Upper bounds and refused cards are left out, but an upper bound may be what others are compared with."""
 
 
 def only(boards: Iterable[Leaderboard], learners: Sequence[str], columns: Sequence[str]) -> list[Leaderboard]:
@@ -79,12 +79,16 @@ def _ranking_points(board: Leaderboard) -> Iterator[Point]:
             yield {
                 "panel": column,
                 "series": row.label,
-                "label": f"{row.label}, transductive" if row.transductive else row.label,
+                "label": _marked(row),
                 "x": 100 * (entry.mean or 0.0),
                 "width": None if entry.ci95 is None else 100 * entry.ci95,
                 "published": None if entry.published is None else 100 * entry.published.accuracy,
                 "status": None if entry.published is None else entry.published.status,
             }
+
+
+def _marked(row: Row) -> str:
+    return f"{row.label}, transductive" if row.transductive else row.label
 
 
 def differences_of(boards: Iterable[Leaderboard], evidence: EvidenceByPath, against: str) -> list[Differences]:
@@ -102,14 +106,14 @@ def differences_of(boards: Iterable[Leaderboard], evidence: EvidenceByPath, agai
 def _difference_points(board: Leaderboard, base: Row, evidence: EvidenceByPath) -> Iterator[Point]:
     for row in (row for row in board.rows if row is not base):
         for column in (column for column in board.columns if column in row.cells and column in base.cells):
-            if not (is_ranked(row, column) and is_ranked(base, column)):
+            if not is_ranked(row, column):
                 continue
             apart = differences(row.cells[column], base.cells[column], evidence)
             if apart is not None:
                 summary = summarise(apart)
                 yield {
                     "column": column,
-                    "series": f"{row.label}, transductive" if row.transductive else row.label,
+                    "series": _marked(row),
                     "x": 100 * summary.mean,
                     "width": None if summary.ci95 is None else 100 * summary.ci95,
                     "p": paired_p(apart),
