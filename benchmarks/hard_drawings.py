@@ -20,13 +20,15 @@ from torch import Tensor
 
 import cfsl
 from cfsl.learners.champion import Champion
+from cfsl.learners.spread import class_evidence
 from cfsl.training.loop import read_weights
 from cfsl.training.ready import ready_for
 
 LEARNER = Champion(knows_copies=False, numbers="float32")
+Weights = dict[str, dict[str, Tensor]]
 OTHERS = 4
 SHOWN, BESIDE = 30, 7
-_AT_ONCE = 500
+_AT_ONCE = 32
 
 
 def drawings_of(data: cfsl.Dataset, split: str) -> Tensor:
@@ -42,25 +44,25 @@ def drawings_of(data: cfsl.Dataset, split: str) -> Tensor:
     return torch.from_numpy(images).view(*numbers.shape, *images.shape[1:])
 
 
-def embedded(meta: dict[str, dict[str, Tensor]], drawings: Tensor) -> Tensor:
-    """Return the embedding of every drawing."""
+def embedded(meta: Weights, drawings: Tensor) -> Tensor:
+    """Return every drawing on the axes of the weights."""
     rows = [LEARNER.embed(meta, part) for part in drawings.flatten(0, 1).split(_AT_ONCE)]
     return torch.cat(rows).view(*drawings.shape[:2], -1)
 
 
-def wrong_classes(features: Tensor, shots: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+def wrong_classes(features: Tensor, shares: Tensor, shots: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     """Draw supports, and return the other drawings, by class, and which classes are closer to them than their own."""
     classes, images, _ = features.shape
     dealt = torch.rand(classes, images, generator=generator).argsort(dim=1)
     rows, targets = torch.arange(classes)[:, None], dealt[:, shots:]
     means = features[rows, dealt[:, :shots]].mean(dim=1)
-    prototypes = means / means.norm(dim=1, keepdim=True) ** (1 + LEARNER.length_power)
-    close = features[rows, targets] @ prototypes.T
+    asked = features[rows, targets]
+    close = class_evidence(asked.flatten(0, 1), means, torch.full((classes,), shots), shares).view(*asked.shape[:2], -1)
     own = close[torch.arange(classes), :, torch.arange(classes)]
     return targets, close > own[:, :, None]
 
 
-def errors(features: Tensor, shots: int, rounds: int) -> tuple[Tensor, Tensor]:
+def errors(features: Tensor, shares: Tensor, shots: int, rounds: int) -> tuple[Tensor, Tensor]:
     """Return the errors in five ways that every drawing makes, and how often two classes are taken for each other.
 
     The former are shares of all answers, as if every drawing were asked as often: they add up to the error.
@@ -69,7 +71,7 @@ def errors(features: Tensor, shots: int, rounds: int) -> tuple[Tensor, Tensor]:
     classes, images, _ = features.shape
     wrong, asked, pairs = torch.zeros(classes, images), torch.zeros(classes, images), torch.zeros(classes, classes)
     for _ in range(rounds):
-        targets, closer = wrong_classes(features, shots, generator)
+        targets, closer = wrong_classes(features, shares, shots, generator)
         share = closer.float().mean(dim=2) * classes / (classes - 1)
         wrong.scatter_add_(1, targets, 1 - (1 - share) ** OTHERS)
         asked.scatter_add_(1, targets, torch.ones_like(share))
@@ -84,14 +86,14 @@ def most(values: Tensor, counts: tuple[int, ...]) -> str:
     return " | ".join(f"{100 * float(added[min(count, len(added)) - 1]):.4f}" for count in counts)
 
 
-def picture(drawings: Tensor, features: Tensor, wrong: Tensor, path: Path) -> None:
+def picture(drawings: Tensor, features: Tensor, shares: Tensor, wrong: Tensor, path: Path) -> None:
     """Draw the worst drawings: each, others of its class, and some of the class that it is taken for."""
-    prototypes = torch.nn.functional.normalize(features.mean(dim=1), dim=1)
+    means, counts = features.mean(dim=1), torch.full((len(features),), features.shape[1])
     rows = []
     for place in wrong.flatten().argsort(descending=True)[:SHOWN].tolist():
         group, number = divmod(place, drawings.shape[1])
-        close = features[group, number] @ prototypes.T
-        close[group] = -2
+        close = class_evidence(features[group, number][None], means, counts, shares)[0]
+        close[group] = -torch.inf
         mates = [drawings[group, i, 0] for i in range(drawings.shape[1]) if i != number][:BESIDE]
         taken_for = list(drawings[int(close.argmax()), : BESIDE // 2, 0])
         bar = torch.full((drawings.shape[3], 6), 0.5)
@@ -120,17 +122,18 @@ def main() -> None:
     if path is None:
         parser.error(f"there are no ready weights for {data.name}; name some with --weights")
     drawings = drawings_of(data, asked.split)
-    features = embedded(read_weights(path), drawings)
+    weights = read_weights(path)
+    features, shares = embedded(weights, drawings), weights["stats"]["spread.shares"]
     print(f"{data.name}/{asked.split}: {len(drawings)} classes of {drawings.shape[1]} drawings; errors in % of answers")
     print(
         "| shots | all | the worst drawing | 5 | 20 | 80 | the worst pair of classes | 10 | 40 |\n" + "|--:" * 9 + "|"
     )
     for shots in (shots for shots in (1, 3, 5, 10) if shots < drawings.shape[1]):
-        wrong, pairs = errors(features, shots, asked.rounds)
+        wrong, pairs = errors(features, shares, shots, asked.rounds)
         parts = f"{most(wrong, (1, 5, 20, 80))} | {most(pairs, (1, 10, 40))}"
         print(f"| {shots} | {100 * float(wrong.sum()):.4f} | {parts} |", flush=True)
     if asked.picture is not None:
-        picture(drawings, features, wrong, asked.picture)
+        picture(drawings, features, shares, wrong, asked.picture)
 
 
 if __name__ == "__main__":

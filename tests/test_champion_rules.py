@@ -32,12 +32,15 @@ from cfsl.learners.pixel_memory import (
     unpacked,
 )
 from cfsl.learners.protonet import ProtoNet
+from cfsl.learners.spread import class_evidence
 from cfsl.learners.turns import grouped_by_class, left_out_loss, one_shot_loss
+from cfsl.learners.views import turned_orders, turned_views
 from cfsl.metrics.accuracy import summarise, task_accuracies
 from cfsl.nets.small_resnet import SmallResNet
 from cfsl.presets.cells import Request, cells_of
 from cfsl.spec import Noise, Occlusion, TaskSpec
 from cfsl.training.augment import augment, blended
+from cfsl.training.calibration import calibrated
 from cfsl.training.checkpoint import read_checkpoint, write_checkpoint
 from cfsl.training.loop import LAST, best_weights, read_weights, train
 from cfsl.training.objective import _generator, objective_of
@@ -136,7 +139,7 @@ def test_an_image_of_one_value_can_be_kept_and_asked_for(matcher):
 @pytest.mark.parametrize("corruption", [None, Noise(fraction=0.4), Occlusion(fraction=0.2)])
 def test_it_knows_copies_where_its_class_embedding_is_lost(glyphs, matcher, corruption):
     tasks = cfsl.Tasks(glyphs, TaskSpec.instance(nss=4, k_shot=3).replace(corruption=corruption), numbers=range(40))
-    learner = Champion(net=TINY, views="one")
+    learner = Champion(net=TINY, views="one", closeness="cosine")
     meta = learner.init((1, 28, 28), generator())  # to an untrained net all images are close: let that count for little
     meta = {"params": meta["params"] | matcher | {"scale": torch.tensor(1.0)}, "stats": meta["stats"]}
     with_copies = accuracy(learner, tasks, meta)
@@ -153,7 +156,7 @@ def test_class_and_copy_are_weighed_as_written(request, matcher, name, familiar,
     """log [exp(s cos / |p|^(1/2)) + exp(k s) / n^h sum_i odds], worked out from the images; n images a label."""
     tasks = cfsl.Tasks(request.getfixturevalue(name), spec, numbers=range(1))
     task = tasks[0]
-    learner = Champion(net=TINY, photo_net=TINY_PHOTOS, views="one", numbers="float32")
+    learner = Champion(net=TINY, photo_net=TINY_PHOTOS, views="one", numbers="float32", closeness="cosine")
     meta = learner.init(tuple(task.target.images.shape[1:]), generator())
     meta = {"params": meta["params"] | matcher | {"scale": torch.tensor(3.0)}, "stats": meta["stats"]}
     shown = torch.cat([support.images for support in task.support_sets])
@@ -167,6 +170,46 @@ def test_class_and_copy_are_weighed_as_written(request, matcher, name, familiar,
     by_copy = odds[:, by_label].logsumexp(dim=2) + 3 * familiar - crowd * np.log(by_label.shape[1])
     logits = torch.from_numpy(evaluate(learner, tasks, meta).logits[0])
     torch.testing.assert_close(logits, torch.logaddexp(by_class, by_copy), atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "spec", [TaskSpec.type_c(nss=3, n_way=2), TaskSpec.type_a(nss=3, n_way=2)], ids=["one image", "three images"]
+)
+def test_evidence_of_class_and_copy_are_weighed_as_written(glyphs, matcher, spec):
+    """log sum over the groups u of [exp(e(x, u))] + exp(2) / n sum_i odds, e from the measured spread of classes."""
+    tasks = cfsl.Tasks(glyphs, spec, numbers=range(1))
+    task, groups = tasks[0], spec.nss // spec.interval
+    learner = Champion(net=TINY, numbers="float32", axes=20)
+    meta = calibrated(learner, learner.init((1, 28, 28), generator()), glyphs, "cpu")
+    meta = {"params": meta["params"] | matcher, "stats": meta["stats"]}
+    bare = learner.replace(knows_copies=False)
+    shown = torch.cat([support.images for support in task.support_sets])
+    labels = torch.cat([support.labels for support in task.support_sets])
+    by_label = labels.argsort(stable=True).view(2, groups, -1)
+    means = bare.embed(meta, shown)[by_label].mean(dim=2)
+    counts = torch.full((2 * groups,), by_label.shape[2])
+    evidence = class_evidence(
+        bare.embed(meta, task.target.images), means.flatten(0, 1), counts, meta["stats"]["spread.shares"]
+    )
+    by_class = evidence.view(-1, 2, groups).logsumexp(dim=2)
+    kept = pixel_values(shown)
+    odds = copy_log_odds(matcher, pixel_values(task.target.images), unpacked(packed(kept), kept.shape[1]))
+    by_copy = odds[:, by_label.flatten(1)].logsumexp(dim=2) + 2 - np.log(3)
+    logits = torch.from_numpy(evaluate(learner, tasks, meta).logits[0])
+    torch.testing.assert_close(logits, torch.logaddexp(by_class, by_copy), atol=1e-3, rtol=1e-4)
+
+
+def test_what_is_kept_of_a_character_are_the_axes_that_tell_most(glyphs):
+    learner = Champion(net=TINY, knows_copies=False, axes=20)
+    meta = calibrated(learner, learner.init((1, 28, 28), generator()), glyphs, "cpu")
+    shares = meta["stats"]["spread.shares"]
+    assert shares.shape == (20,)
+    assert torch.equal(shares, shares.sort(descending=True).values)
+    every = learner.replace(axes=64)
+    whole = calibrated(every, every.init((1, 28, 28), generator()), glyphs, "cpu")["stats"]["spread.shares"]
+    torch.testing.assert_close(shares, whole[:20])
+    tasks = cfsl.Tasks(glyphs, TaskSpec.type_b(nss=2, n_way=2), numbers=range(2))
+    assert kept_bytes(evaluate(learner, tasks, meta)) == 4 * 20
 
 
 def test_other_images_of_the_classes_are_no_copies(glyphs, matcher):
@@ -183,7 +226,7 @@ def test_other_images_of_the_classes_are_no_copies(glyphs, matcher):
 @pytest.mark.parametrize("spec", [TaskSpec.type_b(nss=3, n_way=2), TaskSpec.type_c(nss=3, n_way=2)])
 def test_without_its_extras_it_is_multiproto(glyphs, spec):
     tasks = cfsl.Tasks(glyphs, spec, numbers=range(10))
-    bare = Champion(net=TINY, views="one", numbers="float32", knows_copies=False)
+    bare = Champion(net=TINY, views="one", numbers="float32", knows_copies=False, closeness="cosine")
     meta = bare.init((1, 28, 28), generator())
     ours = torch.from_numpy(evaluate(bare, tasks, meta).logits)
     theirs = torch.from_numpy(evaluate(MultiProto(net=TINY, metric="cosine"), tasks, meta).logits)
@@ -200,12 +243,19 @@ def test_one_group_for_all_averages_what_a_label_stood_for(glyphs):
     assert kept_bytes(kept) == 3 * 2 * 8 * 4
 
 
-def test_bytes_are_as_good_as_floats_and_cost_a_quarter(glyphs):
+@pytest.mark.parametrize("closeness", ["cosine", "evidence"])
+def test_bytes_are_as_good_as_floats_and_cost_a_quarter(glyphs, closeness):
     tasks = cfsl.Tasks(glyphs, TaskSpec.type_a(nss=4, n_way=3, k_target=2), numbers=range(10))
-    floats = Champion(net=SmallResNet(widths=(4, 8), embedding=64), views="one", numbers="float32", knows_copies=False)
-    meta = floats.init((1, 28, 28), generator())
+    floats = Champion(
+        net=SmallResNet(widths=(4, 8), embedding=64),
+        views="one",
+        numbers="float32",
+        knows_copies=False,
+        closeness=closeness,
+    )
+    meta = calibrated(floats, floats.init((1, 28, 28), generator()), glyphs, "cpu")
     full, bytewise = (evaluate(which, tasks, meta) for which in (floats, floats.replace(numbers="int8")))
-    assert np.abs(full.logits - bytewise.logits).max() < 0.1
+    assert np.abs(full.logits - bytewise.logits).max() < {"cosine": 0.1, "evidence": 0.3}[closeness]
     assert kept_bytes(full) == 3 * 64 * 4
     assert kept_bytes(bytewise) == 3 * 64
 
@@ -214,7 +264,9 @@ def test_bytes_are_as_good_as_floats_and_cost_a_quarter(glyphs):
 def test_a_prototype_is_the_mean_of_all_its_images_whatever_set_they_came_in(glyphs, power):
     """Three sets of one class of images: the mean of nine, not of means that forget how many they stand for."""
     task = cfsl.Tasks(glyphs, TaskSpec.type_a(nss=3, n_way=2, k_target=2), numbers=range(1))[0]
-    learner = Champion(net=TINY, views="one", numbers="float32", knows_copies=False, length_power=power)
+    learner = Champion(
+        net=TINY, views="one", numbers="float32", knows_copies=False, closeness="cosine", length_power=power
+    )
     meta = learner.init((1, 28, 28), generator())
     tasks = cfsl.Tasks(glyphs, task.spec, numbers=range(1))
     shown = [learner.embed(meta, support.images) for support in task.support_sets]
@@ -250,7 +302,7 @@ def test_memory_by_hand(glyphs):
 
 def test_views_of_a_character_are_its_neighbours_by_one_pixel(glyphs):
     tasks = cfsl.Tasks(glyphs, TaskSpec.type_b(nss=3, n_way=2), numbers=range(1))
-    learner = Champion(net=TINY, knows_copies=False, views="shifts")
+    learner = Champion(net=TINY, knows_copies=False, views="shifts", closeness="cosine")
     meta = learner.init((1, 28, 28), generator())
     image = tasks[0].target.images[:1]
     inside = torch.nn.functional.pad(image[:, :, 2:-2, 2:-2], (2, 2, 2, 2), value=float(image.max()))
@@ -262,7 +314,7 @@ def test_views_of_a_character_are_its_neighbours_by_one_pixel(glyphs):
 
 def test_a_character_is_looked_at_in_eight_ways():
     """Turning or mirroring it puts its views into another order: as many, the same, and a cosine of 1 with itself."""
-    learner = Champion(net=TINY, knows_copies=False)
+    learner = Champion(net=TINY, knows_copies=False, closeness="cosine")
     meta = learner.init((1, 28, 28), generator())
     image = torch.rand(1, 1, 28, 28, generator=generator())
     views = {tuple(view.tolist()) for view in learner.embed(meta, image).view(8, 8)}
@@ -348,8 +400,37 @@ def test_a_run_from_before_there_were_centres_is_refused_in_one_line(photos, tmp
         train(learner, training, photos, tmp_path)
 
 
-def test_characters_have_no_centres():
-    assert "centres" not in Champion(net=TINY).init((1, 28, 28), generator())["stats"]
+def test_characters_have_a_spread_and_photographs_centres():
+    learner = Champion(net=TINY, photo_net=TINY_PHOTOS)
+    characters, photographs = (learner.init(shape, generator())["stats"] for shape in ((1, 28, 28), (3, 16, 16)))
+    assert "centres" not in characters
+    assert "spread.shares" in characters
+    assert "centres" in photographs
+    assert "spread.shares" not in photographs
+    assert not any(
+        name.startswith("spread")
+        for name in learner.replace(closeness="cosine").init((1, 28, 28), generator())["stats"]
+    )
+
+
+def test_weights_from_before_there_was_a_spread_are_refused_in_one_line(glyphs, tmp_path):
+    learner = Champion(net=TINY)
+    meta = learner.replace(closeness="cosine").init((1, 28, 28), generator())
+    path = tmp_path / "old.safetensors"
+    write_checkpoint(path, {f"meta/{name}": tensor for name, tensor in flatten(meta).items()}, {})
+    tasks = cfsl.Tasks(glyphs, TaskSpec.type_b(nss=2, n_way=1), numbers=range(1))
+    with pytest.raises(CfslError, match=r"old\.safetensors has no 'spread\."):
+        weights_for("champion", learner, path, tasks)
+    weights_for("champion", learner.replace(closeness="cosine"), path, tasks)
+
+
+@pytest.mark.parametrize("shape", [(28, 28), (28, 20)], ids=["square", "oblong"])
+def test_views_of_a_turned_image_are_those_of_the_image_in_another_order(shape):
+    image = torch.rand(1, 1, *shape, generator=generator())
+    views = [view.tolist() for view in turned_views(image)]
+    found = [[views.index(view.tolist()) for view in turned_views(turned)] for turned in turned_views(image)]
+    assert sorted(found) == sorted(turned_orders(*shape))
+    assert len(found) == len({tuple(order) for order in found})
 
 
 def test_weights_without_centres_are_refused_in_one_line(photos, tmp_path):

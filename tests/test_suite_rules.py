@@ -183,8 +183,11 @@ def test_a_network_that_was_asked_for_by_a_dotted_name_is_the_one_that_is_traine
     assert run.train.learner.settings["net"]["widths"] == [8, 8] == run.learner.settings["inner"]["net"]["widths"]
 
 
-@pytest.mark.parametrize(("field", "value"), [("learns_means", False), ("length_power", 0.0)])
-def test_what_changes_the_loss_of_the_champion_is_trained_as_it_was_asked_for(field, value):
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("learns_means", False), ("length_power", 0.0), ("views", "one"), ("closeness", "cosine"), ("axes", 64)],
+)
+def test_what_changes_the_weights_of_the_champion_is_trained_as_it_was_asked_for(field, value):
     run = cells("table1", learners=("champion",), columns=("B3",), changes={"champion": {field: value}})[0].run
     assert run is not None and run.train is not None
     assert run.train.learner.settings[field] == value == run.learner.settings[field]

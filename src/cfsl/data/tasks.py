@@ -147,7 +147,7 @@ class Tasks(Sequence[Task]):
             return replace(self, numbers=self.numbers[index])
         number = self.numbers[index]
         alone = range(number, number + 1)
-        return self._gathered(self.plan(alone), alone).tasks(self.spec, self.data.info.recipe)[0]
+        return self.gathered(self.plan(alone), alone).tasks(self.spec, self.data.info.recipe)[0]
 
     def __iter__(self) -> Iterator[Task]:
         for batch in self.batches():
@@ -165,7 +165,7 @@ class Tasks(Sequence[Task]):
             plan = self.plan(numbers)
             for first in range(0, len(numbers), size):
                 part = slice(first, first + size)
-                yield self._gathered(plan[part], numbers[part])
+                yield self.gathered(plan[part], numbers[part])
 
     def plan(self, numbers: range | None = None) -> PlanBlock:
         """Return which images the tasks hold, numbered over the split. Reads no pixel."""
@@ -204,7 +204,7 @@ class Tasks(Sequence[Task]):
         """The split's images, kept with the data set so that all its tasks share them."""
         return self.data.shared((SplitImages, self.split), lambda: SplitImages.of(self.data, self.classes))
 
-    def _gathered(self, plan: PlanBlock, numbers: range) -> TaskBatch:
+    def gathered(self, plan: PlanBlock, numbers: range) -> TaskBatch:
         """Gather the images of a plan as tensors; corrupt the targets if the spec says so."""
         targets, covered = self.targets_of(plan.target_images, numbers)
         return TaskBatch(

@@ -16,6 +16,17 @@ def turned_views(images: Images) -> list[Images]:
     return [torch.rot90(seen, quarter, (2, 3)) for seen in (images, images.flip(3)) for quarter in quarters]
 
 
+def turned_orders(height: int, width: int) -> list[list[int]]:
+    """Return the orders that the views of an image come in when it is turned, or mirrored and turned, itself."""
+    count = len(quarters_of(height, width))
+    orders = []
+    for turn in range(count):
+        plain = [(view + turn) % count for view in range(count)]
+        mirrored = [count + (view - turn) % count for view in range(count)]
+        orders += [plain + mirrored, mirrored + plain]
+    return orders
+
+
 def quarters_of(height: int, width: int) -> tuple[int, ...]:
     """Return the turns, in quarters, that keep the shape of an image."""
     return (0, 1, 2, 3) if height == width else (0, 2)

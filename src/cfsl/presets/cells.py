@@ -27,7 +27,7 @@ from cfsl.training.spec import Training
 
 _TRAINERS = {"tasks": "protonet", "pretraining": "pretrain_tune", "champion": "champion"}
 """Whose training serves all learners of a kind."""
-_SHARED_FIELDS = ("net", "photo_net", "metric", "norm", "learns_means", "length_power")
+_SHARED_FIELDS = ("net", "photo_net", "metric", "norm", "views", "closeness", "axes", "learns_means", "length_power")
 """Hyper-parameters that matter to such a training; learners that wrap others have them in their inner one."""
 _PIECE = 100
 """Tasks in a piece of a cell."""

@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Integer
 
 from cfsl.sampling.as_released import as_released_2020_04, as_released_2020_08
+from cfsl.sampling.companions import partner_of, with_companions
 from cfsl.sampling.draw import SAMPLER, draw_tasks
 from cfsl.sampling.feasible import is_feasible, most_feasible, nearest_feasible, require_feasible
 from cfsl.sampling.plan import PlanBlock, TaskPlan
@@ -47,5 +48,7 @@ __all__ = [
     "is_feasible",
     "most_feasible",
     "nearest_feasible",
+    "partner_of",
     "require_feasible",
+    "with_companions",
 ]

@@ -7,23 +7,29 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
-from jaxtyping import Float32
+from jaxtyping import Float32, Int64
 from torch import Tensor
 
 from cfsl.data.images import SplitImages
 from cfsl.data.store import Dataset
 from cfsl.learners.base import Meta
+from cfsl.nets.base import ImageShape
 
-Images = Float32[Tensor, "n channels height width"]
+Labelled = tuple[Float32[Tensor, "n channels height width"], Int64[Tensor, " n"]]
+"""Images, and which of the classes that are shown they are of."""
 
-_IMAGES, _AT_ONCE = 1024, 64
+_AT_ONCE = 32
 
 
 @runtime_checkable
 class Calibrating(Protocol):
     """A learner whose embedding rests on statistics of training images."""
 
-    def calibrated(self, meta: Meta, batches: Iterable[Images]) -> Meta:
+    def calibration_images(self, image_shape: ImageShape) -> tuple[int, int]:
+        """Return how many images it wants to see at most, and how many of a class."""
+        ...
+
+    def calibrated(self, meta: Meta, batches: Iterable[Labelled]) -> Meta:
         """Return the weights with these statistics."""
         ...
 
@@ -33,13 +39,26 @@ def calibrated(learner: Any, meta: Meta, data: Dataset, device: str) -> Meta:
     """Return weights with what the learner wants to know of training images; others are left as they are."""
     if not isinstance(learner, Calibrating):
         return meta
-    return learner.calibrated(meta, _training_images(data, device))
+    recipe = data.info.recipe
+    most, of_class = learner.calibration_images((recipe.channels, recipe.height, recipe.width))
+    return learner.calibrated(meta, training_images(data, most, of_class, device))
 
 
-def _training_images(data: Dataset, device: str) -> Iterator[Images]:
-    """Yield images that are spread evenly over the training classes: always the same ones."""
-    images = SplitImages.of(data, data.classes_of("train"))
-    count = len(images.rows)
-    chosen = np.unique(np.linspace(0, count - 1, min(_IMAGES, count)).round()).astype(np.int32)
-    for start in range(0, len(chosen), _AT_ONCE):
-        yield torch.from_numpy(images.normalised(chosen[start : start + _AT_ONCE])).to(device)
+def training_images(data: Dataset, most: int, of_class: int, device: str) -> Iterator[Labelled]:
+    """Yield images of all training classes, or of some if there are too many, spread evenly: always the same ones."""
+    classes = data.classes_of("train")
+    images, sizes = SplitImages.of(data, classes), data.class_sizes[classes]
+    starts = np.cumsum(sizes) - sizes
+    chosen = [
+        starts[c] + _spread_over(sizes[c], of_class) for c in _spread_over(len(classes), max(1, most // of_class))
+    ]
+    numbers = np.concatenate(chosen).astype(np.int32)
+    labels = np.repeat(np.arange(len(chosen)), [len(of_one) for of_one in chosen])
+    for start in range(0, len(numbers), _AT_ONCE):
+        part = slice(start, start + _AT_ONCE)
+        yield torch.from_numpy(images.normalised(numbers[part])).to(device), torch.from_numpy(labels[part]).to(device)
+
+
+def _spread_over(count: int, most: int) -> Int64[np.ndarray, " chosen"]:
+    """Return at most so many of the first `count` numbers, evenly apart."""
+    return np.unique(np.linspace(0, count - 1, min(count, most)).round()).astype(np.int64)

@@ -104,6 +104,8 @@ def _trained(
     _tidy(folder, run.history, schedule.keep)
     watch(Started(run.update, run.history[-1].accuracy if run.history else None))
     while run.update < schedule.total and not _is_out_of_patience(run.history, schedule):
+        if run.history:
+            objective.start_epoch(run.learned())
         epoch = _one_epoch(run, objective, schedule, watch)
         learned = calibrated(learner, run.learned(), data, device)
         epoch.accuracy = _accuracy(learner, learned, validation, device)

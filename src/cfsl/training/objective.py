@@ -18,8 +18,10 @@ from cfsl.errors import LearnerError
 from cfsl.learners.base import Meta, Moment, first_weights
 from cfsl.nets.base import ImageShape, NetSpec
 from cfsl.nets.layers import Params, Stats
+from cfsl.sampling import partner_of, with_companions
 from cfsl.sampling.philox import Stream
 from cfsl.training.augment import augment, blended
+from cfsl.training.look_alikes import nearest_classes
 from cfsl.training.spec import Training
 
 Scalar = Float[Tensor, ""]
@@ -75,8 +77,12 @@ class Objective(Protocol):
         """Draw first weights."""
         ...
 
+    def start_epoch(self, learned: Meta) -> None:
+        """Take note of the weights that an epoch after the first one begins with."""
+        ...
+
     def loss(self, params: Params, stats: Stats, update: int) -> tuple[Scalar, Stats]:
-        """Return the loss of an update; the same update always sees the same data."""
+        """Return the loss of an update; the same update of the same epoch always sees the same data."""
         ...
 
 
@@ -148,13 +154,14 @@ class _Episodes:
         self._learner, self._training = learner, training
         self._shape = _image_shape(data)
         self._tasks = Tasks(data, training.episodes, split="train", seed=training.seed, numbers=range(_EPOCH_OF_TASKS))
+        self._look_alikes: Int64[np.ndarray, "classes nearest"] | None = None
 
     def init(self, generator: torch.Generator) -> Meta:
         return first_weights(self._learner, self._shape, self._training.episodes, generator)
 
     def loss(self, params: Params, stats: Stats, update: int) -> tuple[Scalar, Stats]:
-        schedule, size = self._training.schedule, self._training.schedule.batch
-        batch = next(self._tasks[update * size : (update + 1) * size].batches(size))
+        schedule = self._training.schedule
+        batch = self._batch(update)
         moment = Moment(update // schedule.updates, schedule.epochs)
         shown = _moved(self._augmented(batch, update), _device_of(params), _precision(self._training))
         try:
@@ -168,11 +175,29 @@ class _Episodes:
             ) from error
         return loss + _memory_loss(self._learner, params, _all_images(batch), self._training, update), stats
 
+    def start_epoch(self, learned: Meta) -> None:
+        if self._training.companions:
+            net = net_of(self._learner, self._shape)
+            self._look_alikes = nearest_classes(net, learned, self._tasks.data, self._training.companions)
+
+    def _batch(self, update: int) -> TaskBatch:
+        size = self._training.schedule.batch
+        tasks = self._tasks[update * size : (update + 1) * size]
+        plan = tasks.plan()
+        if self._look_alikes is not None:
+            stream = Stream.named("training", self._training.seed, "companions")
+            numbers = np.arange(tasks.numbers.start, tasks.numbers.stop, dtype=np.uint64)
+            words = stream.words(numbers, np.zeros_like(numbers), tasks.spec.labels).T
+            plan = with_companions(plan, tasks.class_sizes, self._look_alikes, words)
+        return tasks.gathered(plan, tasks.numbers)
+
     def _augmented(self, batch: TaskBatch, update: int) -> TaskBatch:
-        """Augment all images of the tasks at once; a class is a label of one task."""
-        tasks = torch.arange(len(batch))[:, None] * self._training.episodes.labels
-        support_classes = (batch.support_labels + tasks[:, :, None]).flatten()
-        classes = torch.cat([support_classes, (batch.target_labels + tasks).flatten()])
+        """Augment all images of the tasks at once; a class is a label of one task, or turned as its companion is."""
+        labels = self._training.episodes.labels
+        turned_as = torch.from_numpy(np.arange(labels) if self._look_alikes is None else partner_of(labels))
+        tasks = torch.arange(len(batch))[:, None] * labels
+        support_classes = (turned_as[batch.support_labels] + tasks[:, :, None]).flatten()
+        classes = torch.cat([support_classes, (turned_as[batch.target_labels] + tasks).flatten()])
         generator = _generator(self._training, "augmentation", update)
         images = augment(_all_images(batch), classes, self._training.augmentation, generator)
         cut = len(support_classes)
@@ -201,6 +226,9 @@ class _Pretraining:
         weight = (torch.rand(self._classes, features, generator=generator) * 2 - 1) * bound
         head = {"head.weight": weight, "head.bias": torch.zeros(self._classes)}
         return {"params": {**meta["params"], **head}, "stats": meta["stats"]}
+
+    def start_epoch(self, learned: Meta) -> None:
+        """Every epoch sees images of all classes."""
 
     def loss(self, params: Params, stats: Stats, update: int) -> tuple[Scalar, Stats]:
         generator = _generator(self._training, "batch", update)

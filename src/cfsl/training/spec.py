@@ -88,11 +88,28 @@ class Training(FrozenSpec):
     """Pretrain a classifier over all training classes on shuffled images instead of tasks."""
     turns: bool = False
     """Let every image of a class be the support image in turn (one-shot episodes)."""
+    companions: Annotated[int, Field(ge=0)] = 0
+    """After the first epoch, let half of the classes of an episode be look-alikes of the others: each one of so many
+    classes that are closest to its partner by the weights of the last epoch. 0 draws all classes at random."""
     validation: TaskSpec
     validation_tasks: Count = 600
     augmentation: Augmentation = Augmentation()
     schedule: Schedule = Schedule()
     seed: Annotated[int, Field(ge=0)] = 0
+
+    @model_serializer(mode="wrap")
+    def _without_no_companions(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """State companions only if there are some: runs keep the hash that they had before there were."""
+        stated: dict[str, Any] = dump(self)
+        if not self.companions:
+            del stated["companions"]
+        return stated
+
+    @model_validator(mode="after")
+    def _companions_need_turns(self) -> Self:
+        if self.companions and not self.turns:
+            raise ValueError(f"companions={self.companions} is for one-shot episodes (turns=True)")
+        return self
 
     @model_validator(mode="after")
     def _blends_need_classes(self) -> Self:
