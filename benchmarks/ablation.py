@@ -1,6 +1,6 @@
 """What each part of the champion is worth, on validation tasks.
 
-    python benchmarks/ablation.py --out ablation.json          (Omniglot; about half an hour of one core)
+    python benchmarks/ablation.py --out ablation.json          (Omniglot; about three quarters of an hour of one core)
     python benchmarks/ablation.py --answers                    (only the second table; some minutes)
 
 Two tables, on validation classes, seed 0; test classes are never touched. In the first, what changes training is
@@ -31,7 +31,7 @@ from cfsl.training.ready import ready_for
 from cfsl.training.recipes import MILD, champion
 from cfsl.training.spec import Training
 
-UPDATES = 500
+EPOCHS, UPDATES = 5, 100
 CLASS_TASKS, MANY_CLASS_TASKS, INSTANCE_TASKS = 400, 2000, 100
 _INSTANCE = TaskSpec.instance(nss=4, k_shot=5)
 COLUMNS: Mapping[str, TaskSpec] = {
@@ -44,6 +44,7 @@ COLUMNS: Mapping[str, TaskSpec] = {
     "disc .3": _INSTANCE.replace(corruption=Occlusion(fraction=0.3)),
 }
 ONE_VIEW = Champion(views="one")
+FEW_AXES = 128
 ANSWER_COLUMNS = {**COLUMNS, "A10": TaskSpec.type_a(10)}
 
 
@@ -58,7 +59,7 @@ class Row(NamedTuple):
 def base(seed: int = 0) -> Training:
     """Return the champion's recipe, shortened."""
     recipe = champion(COLUMNS["B3"])
-    schedule = recipe.schedule.replace(epochs=1, updates=UPDATES, average=0.99)
+    schedule = recipe.schedule.replace(epochs=EPOCHS, updates=UPDATES, average=0.99)
     return recipe.replace(schedule=schedule, validation_tasks=1, seed=seed)
 
 
@@ -80,6 +81,8 @@ def trained_rows() -> list[Row]:
             ONE_VIEW,
             usual.replace(episodes=few(n_way=20, k_target=2), schedule=schedule.replace(batch=3)),
         ),
+        Row("no look-alikes among the classes", ONE_VIEW, usual.replace(companions=0)),
+        Row("look-alikes out of 10 classes, not of 3", ONE_VIEW, usual.replace(companions=10)),
         Row("64 classes of 3 drawings", ONE_VIEW, usual.replace(episodes=few(n_way=64, k_target=2))),
         Row("24 classes of 8 drawings", ONE_VIEW, usual.replace(episodes=few(n_way=24, k_target=7))),
         Row("only given one other drawing, not the mean of all others", ONE_VIEW.replace(learns_means=False), usual),
@@ -97,18 +100,28 @@ def trained_rows() -> list[Row]:
     ]
 
 
-def answer_rows() -> dict[str, Any]:
-    """Return what is asked of the ready weights."""
+def answer_rows(ready: Meta) -> dict[str, tuple[Any, Meta]]:
+    """Return what is asked, of the ready weights or of a part of them."""
     whole = Champion()
+    by_cosine = whole.replace(closeness="cosine")
     return {
-        "the champion": whole,
-        "no memory of pixels": whole.replace(knows_copies=False),
-        "one view": whole.replace(views="one"),
-        "five shifted views": whole.replace(views="shifts"),
-        "one mean a label, whatever it stood for": whole.replace(groups=False),
-        "cosines as they are, whatever the length of the prototype": whole.replace(length_power=0.0),
-        "prototypes in float32": whole.replace(numbers="float32"),
+        "the champion": (whole, ready),
+        "no memory of pixels": (whole.replace(knows_copies=False), ready),
+        "one mean a label, whatever it stood for": (whole.replace(groups=False), ready),
+        "prototypes in float32": (whole.replace(numbers="float32"), ready),
+        f"{FEW_AXES} axes": (whole.replace(axes=FEW_AXES), _on_few_axes(ready)),
+        "cosines in the place of evidence": (by_cosine, ready),
+        "cosines as they are, whatever the length of the prototype": (by_cosine.replace(length_power=0.0), ready),
+        "cosines, five shifted views": (by_cosine.replace(views="shifts"), ready),
+        "cosines, one view": (by_cosine.replace(views="one"), ready),
     }
+
+
+def _on_few_axes(ready: Meta) -> Meta:
+    stats = dict(ready["stats"])
+    for name in ("spread.axes", "spread.shares"):
+        stats[name] = stats[name][..., :FEW_AXES].contiguous()
+    return {**ready, "stats": stats}
 
 
 def measured(
@@ -150,8 +163,8 @@ def trained_table(data: cfsl.Dataset) -> Iterator[tuple[str, dict[str, tuple[flo
 
 def answer_table(data: cfsl.Dataset, ready: Meta) -> Iterator[tuple[str, dict[str, tuple[float, float]]]]:
     """Yield a row for every way of asking the ready weights."""
-    for what, learner in answer_rows().items():
-        yield what, measured(learner, [ready], data, ANSWER_COLUMNS, MANY_CLASS_TASKS)
+    for what, (learner, weights) in answer_rows(ready).items():
+        yield what, measured(learner, [weights], data, ANSWER_COLUMNS, MANY_CLASS_TASKS)
 
 
 def main() -> None:

@@ -17,6 +17,7 @@ from cfsl.data.catalog import AddRequest, add_dataset
 from cfsl.errors import CfslError, CheckpointError, SpecError
 from cfsl.harness.evaluate import evaluate
 from cfsl.harness.state import flatten
+from cfsl.learners import champion as champion_module
 from cfsl.learners.base import Moment
 from cfsl.learners.champion import Champion
 from cfsl.learners.multiproto import MultiProto
@@ -175,8 +176,12 @@ def test_class_and_copy_are_weighed_as_written(request, matcher, name, familiar,
 @pytest.mark.parametrize(
     "spec", [TaskSpec.type_c(nss=3, n_way=2), TaskSpec.type_a(nss=3, n_way=2)], ids=["one image", "three images"]
 )
-def test_evidence_of_class_and_copy_are_weighed_as_written(glyphs, matcher, spec):
-    """log sum over the groups u of [exp(e(x, u))] + exp(2) / n sum_i odds, e from the measured spread of classes."""
+def test_evidence_of_class_and_copy_are_weighed_as_written(glyphs, matcher, spec, monkeypatch):
+    """log sum over the groups u of [exp(e(x, u))] + exp(2) / n sum_i odds, e from the measured spread of classes.
+
+    e is raised until the largest is -2; here, so that some images need it and others do not, until it is 1.5.
+    """
+    monkeypatch.setattr(champion_module, "_ODDEST", 1.5)
     tasks = cfsl.Tasks(glyphs, spec, numbers=range(1))
     task, groups = tasks[0], spec.nss // spec.interval
     learner = Champion(net=TINY, numbers="float32", axes=20)
@@ -191,6 +196,9 @@ def test_evidence_of_class_and_copy_are_weighed_as_written(glyphs, matcher, spec
     evidence = class_evidence(
         bare.embed(meta, task.target.images), means.flatten(0, 1), counts, meta["stats"]["spread.shares"]
     )
+    best = evidence.max(dim=1, keepdim=True).values
+    assert 0 < (best < 1.5).sum() < len(best)
+    evidence = torch.where(best < 1.5, evidence - best + 1.5, evidence)
     by_class = evidence.view(-1, 2, groups).logsumexp(dim=2)
     kept = pixel_values(shown)
     odds = copy_log_odds(matcher, pixel_values(task.target.images), unpacked(packed(kept), kept.shape[1]))

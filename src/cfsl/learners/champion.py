@@ -16,7 +16,8 @@ It comes from our own experiments, not from a paper. Four ideas, each of which t
    differ, and a class with many faces is not to be at a disadvantage.
 4. One bit a pixel of every support image (`pixel_memory.py`). What looks like a copy of one of them is taken for it:
    p(c | x) ~ sum over the prototypes u of c of exp(e(x, u)) + exp(k) / n^h sum over the n images i of c of odds(x is a
-   copy of i). An image that is less close than k to every prototype is not familiar by class.
+   copy of i). An image that is less close than k to every prototype is not familiar by class. Evidence is that of an
+   odd drawing at worst: it is raised, for all prototypes alike, until that for the closest one is -2 nats.
 
 In tasks whose targets are other images of the classes, the last part is far below the others. It decides in the
 instance test, where class embeddings fail as soon as the target is noisy or hidden in part.
@@ -63,8 +64,8 @@ _BYTE_STEP, _BYTE_STEP_ON_AXES = 1 / 256, 1 / 20
 cut."""
 _PHOTO_SIZES = (0.75, 1.0, 1.25)
 """Training shows crops at the first of them."""
-_FAMILIAR_BY_EVIDENCE = 2.0
-"""k, in nats, chosen on validation tasks."""
+_FAMILIAR_BY_EVIDENCE, _ODDEST = 2.0, -2.0
+"""k, and the evidence for the closest prototype at least, in nats; chosen on validation tasks."""
 _FAMILIAR, _FAMILIAR_PHOTO = 0.7, 0.4
 """k / s where closeness is a cosine, for characters and for photographs, which are less close to their prototypes."""
 _CROWD, _CROWD_PHOTO = 1.0, 0.0
@@ -282,7 +283,8 @@ class Champion(FrozenSpec):
         """Return e(x, u) for all images and prototypes."""
         means = self._means(state)
         if "shares" in state:
-            return class_evidence(images, means, state["counts"], state["shares"])
+            evidence = class_evidence(images, means, state["counts"], state["shares"])
+            return evidence + (_ODDEST - evidence.amax(dim=1, keepdim=True)).clamp_min(0) if len(means) else evidence
         lengths = means.norm(dim=1).clamp_min(_BYTE_STEP) ** self.length_power
         close: Tensor = state["params"]["scale"] * closeness(images, means, "cosine") / lengths
         return close
