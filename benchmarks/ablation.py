@@ -1,10 +1,11 @@
 """What each part of the champion is worth, on validation tasks.
 
-    python benchmarks/ablation.py --out ablation.json          (Omniglot; about three quarters of an hour of one core)
+    python benchmarks/ablation.py --out ablation.json          (Omniglot; half an hour to an hour of one core)
     python benchmarks/ablation.py --answers                    (only the second table; some minutes)
 
 Two tables, on validation classes, seed 0; test classes are never touched. In the first, what changes training is
-trained anew, for 500 updates of one core (two minutes; the full recipe has 4,000), and asked with one view. In the
+trained anew, for 500 updates of one core (a minute or two; the full recipe has 4,000; in bfloat16 where the processor
+has instructions for it), and asked with one view. In the
 second, the champion's ready weights are asked in other ways, and on more tasks, since on type A there is little to see.
 """
 
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import cfsl
+from cfsl.harness.devices import has_bfloat16
 from cfsl.harness.evaluate import evaluate
 from cfsl.learners.base import Meta
 from cfsl.learners.champion import Champion
@@ -59,7 +61,8 @@ class Row(NamedTuple):
 def base(seed: int = 0) -> Training:
     """Return the champion's recipe, shortened."""
     recipe = champion(COLUMNS["B3"])
-    schedule = recipe.schedule.replace(epochs=EPOCHS, updates=UPDATES, average=0.99)
+    precision = "bfloat16" if has_bfloat16("cpu") else "float32"
+    schedule = recipe.schedule.replace(epochs=EPOCHS, updates=UPDATES, average=0.99, precision=precision)
     return recipe.replace(schedule=schedule, validation_tasks=1, seed=seed)
 
 

@@ -177,7 +177,7 @@ def test_class_and_copy_are_weighed_as_written(request, matcher, name, familiar,
     "spec", [TaskSpec.type_c(nss=3, n_way=2), TaskSpec.type_a(nss=3, n_way=2)], ids=["one image", "three images"]
 )
 def test_evidence_of_class_and_copy_are_weighed_as_written(glyphs, matcher, spec, monkeypatch):
-    """log sum over the groups u of [exp(e(x, u))] + exp(2) / n sum_i odds, e from the measured spread of classes.
+    """log sum over the groups u of [exp(e(x, u))] + exp(2) / n^3 sum_i odds, e from the measured spread of classes.
 
     e is raised until the largest is -2; here, so that some images need it and others do not, until it is 1.5.
     """
@@ -202,7 +202,7 @@ def test_evidence_of_class_and_copy_are_weighed_as_written(glyphs, matcher, spec
     by_class = evidence.view(-1, 2, groups).logsumexp(dim=2)
     kept = pixel_values(shown)
     odds = copy_log_odds(matcher, pixel_values(task.target.images), unpacked(packed(kept), kept.shape[1]))
-    by_copy = odds[:, by_label.flatten(1)].logsumexp(dim=2) + 2 - np.log(3)
+    by_copy = odds[:, by_label.flatten(1)].logsumexp(dim=2) + 2 - 3 * np.log(3)
     logits = torch.from_numpy(evaluate(learner, tasks, meta).logits[0])
     torch.testing.assert_close(logits, torch.logaddexp(by_class, by_copy), atol=1e-3, rtol=1e-4)
 

@@ -68,8 +68,9 @@ _FAMILIAR_BY_EVIDENCE, _ODDEST = 2.0, -2.0
 """k, and the evidence for the closest prototype at least, in nats; chosen on validation tasks."""
 _FAMILIAR, _FAMILIAR_PHOTO = 0.7, 0.4
 """k / s where closeness is a cosine, for characters and for photographs, which are less close to their prototypes."""
-_CROWD, _CROWD_PHOTO = 1.0, 0.0
-"""h for characters and for photographs: 1 is the mean over the images of a label, 0 the sum."""
+_CROWD_BY_EVIDENCE, _CROWD, _CROWD_PHOTO = 3.0, 1.0, 0.0
+"""h where closeness is evidence, and where it is a cosine for characters and for photographs: 0 is the sum over the images
+of a label, 1 their mean, and with more, less is made of copies of what is known well. Chosen on validation tasks."""
 _SMOOTHING = 0.1
 
 
@@ -276,8 +277,7 @@ class Champion(FrozenSpec):
         odds = copy_log_odds(state["params"], values, unpacked(state["codes"], values.shape[1]))
         by_copy = sums_by_label(odds + self._familiar(state), state["code_labels"], labels)
         images_kept = torch.bincount(state["code_labels"].long(), minlength=labels).clamp_min(1)
-        crowd = _CROWD if state["info"].image_shape[0] == 1 else _CROWD_PHOTO
-        return torch.logaddexp(by_class, by_copy - crowd * images_kept.log())
+        return torch.logaddexp(by_class, by_copy - self._crowd(state) * images_kept.log())
 
     def _closeness(self, state: State, images: Float[Tensor, "n features"]) -> Float[Tensor, "n m"]:
         """Return e(x, u) for all images and prototypes."""
@@ -288,6 +288,12 @@ class Champion(FrozenSpec):
         lengths = means.norm(dim=1).clamp_min(_BYTE_STEP) ** self.length_power
         close: Tensor = state["params"]["scale"] * closeness(images, means, "cosine") / lengths
         return close
+
+    def _crowd(self, state: State) -> float:
+        """Return h: how much less is made of a copy the more images of its label there are."""
+        if "shares" in state:
+            return _CROWD_BY_EVIDENCE
+        return _CROWD if state["info"].image_shape[0] == 1 else _CROWD_PHOTO
 
     def _familiar(self, state: State) -> Tensor | float:
         """Return k: how close an image is to a prototype that is familiar by class."""
