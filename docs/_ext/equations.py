@@ -46,7 +46,10 @@ answer      = f(theta'; targets), in place of the one above""",
 the head of a set's classes k starts at their prototypes c_k; then
 {_INNER}""",
     "champion": """f(x)       = (f(v_1 x), ..., f(v_8 x)) over the eight ways to turn or mirror x, each of length 1
-p_{g,k}    = mean of f(x) over the support images x of label k in class group g
-logit_k(x) = log [sum_g exp(scale * cos(f(x), p_{g,k}) / sqrt(|p_{g,k}|))
-                  + exp(scale * 0.7) sum_i odds(x is a copy of image i of k)]; on photographs 0.5, not 0.7""",
+z(x)       = f(x) on the 512 axes that tell most of classes; on each, images have variance 1, of which r between classes
+m_{g,k}    = mean of z(x) over the n support images x of label k in class group g
+e_{g,k}(x) = t sum over the axes of (z^2 - (z - s m)^2 / v - log v) / 2,  s = n r / (1 + (n - 1) r),  v = 1 - s r
+t          = 4 / max(4, -sum over the axes of log(1 - r^2) / 2); where max e < -2, all e are raised until it is -2
+logit_k(x) = log [sum_g exp(e_{g,k}(x)) + exp(2) / n_k^3 sum_i odds(x is a copy of image i of the n_k of k)]
+on photographs: e_{g,k}(x) = scale * cos(f(x), p_{g,k}) / sqrt(|p_{g,k}|), p the mean of f; exp(.4 scale) sum_i odds""",
 }

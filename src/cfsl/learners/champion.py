@@ -69,8 +69,8 @@ _FAMILIAR_BY_EVIDENCE, _ODDEST = 2.0, -2.0
 _FAMILIAR, _FAMILIAR_PHOTO = 0.7, 0.4
 """k / s where closeness is a cosine, for characters and for photographs, which are less close to their prototypes."""
 _CROWD_BY_EVIDENCE, _CROWD, _CROWD_PHOTO = 3.0, 1.0, 0.0
-"""h where closeness is evidence, and where it is a cosine for characters and for photographs: 0 is the sum over the images
-of a label, 1 their mean, and with more, less is made of copies of what is known well. Chosen on validation tasks."""
+"""h where closeness is evidence, and where it is a cosine, for characters and for photographs: 0 is the sum over the
+images of a label, 1 their mean; with more, less is made of copies of what is known well. Chosen on validation tasks."""
 _SMOOTHING = 0.1
 
 
