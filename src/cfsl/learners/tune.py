@@ -38,7 +38,7 @@ from torch.nn import functional
 
 from cfsl.errors import LearnerError, lookup
 from cfsl.learners.base import Meta, State, Support, TaskInfo
-from cfsl.nets import ImageShape, Net, Params, Stats, conv4
+from cfsl.nets import ImageShape, Net, Params, Stats, conv4, in_channels_last
 from cfsl.nets.layers import BatchNorm, Norm, moved_stats, norm_where_possible, running_norm
 from cfsl.spec import Count, FrozenSpec
 
@@ -193,7 +193,8 @@ class Tune(FrozenSpec):
     def _classified(
         self, state: State, weights: Mapping[str, Tensor], norm: Norm, images: Shaped[Tensor, "n *shape"]
     ) -> Float[Tensor, "n labels"]:
-        features = self.net.forward({**state["scales"], **weights}, norm, images)
+        # What a state gives back is in the default layout, whatever the layout of what was put in.
+        features = self.net.forward({**state["scales"], **in_channels_last(weights)}, norm, images)
         return functional.linear(features, weights["head.weight"], weights["head.bias"])
 
     def _split(self, meta: Meta, image_shape: ImageShape) -> tuple[Params, Params]:
