@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +17,19 @@ from cfsl.data.tasks import Tasks
 from cfsl.engine.bench import planned, run_plan
 from cfsl.engine.estimate import Times, eval_images, expected_task, expected_training
 from cfsl.engine.local import LocalCrew
+from cfsl.engine.perform import perform
 from cfsl.engine.shelf import Shelf
 from cfsl.engine.spec import RunSpec, built
 from cfsl.engine.steps import pieces_of, steps_of
-from cfsl.harness.evaluate import evaluate
+from cfsl.errors import LearnerError, SpecError
+from cfsl.harness.evaluate import Conditions, evaluate, evaluate_variants
 from cfsl.learners.base import first_weights
 from cfsl.metrics.answers import answers_of, rounded
 from cfsl.metrics.ensemble import ensemble
 from cfsl.presets.cells import Request, cells_of, runs_of
 from cfsl.results.card import read_card
 from cfsl.results.sidecar import read_answers
+from cfsl.spec import Noise, Occlusion, TaskSpec
 from cfsl.training.checkpoint import read_notes
 from cfsl.training.loop import LAST, best_weights
 
@@ -38,9 +43,9 @@ def run_of(glyphs, learner: str, changes: dict[str, Any] | None = None, **fields
     return runs_of(cells_of(request))[0].replace(**{"piece": 2, **fields})
 
 
-def done(run: RunSpec, folder: Path) -> Shelf:
-    shelf = Shelf(folder)
-    ending = run_plan(planned([run], shelf), shelf, lambda: LocalCrew(shelf, lambda e: None), lambda e: None)
+def done(runs: RunSpec | list[RunSpec], folder: Path) -> Shelf:
+    shelf, runs = Shelf(folder), runs if isinstance(runs, list) else [runs]
+    ending = run_plan(planned(runs, shelf), shelf, lambda: LocalCrew(shelf, lambda e: None), lambda e: None)
     assert not ending.failed
     return shelf
 
@@ -87,6 +92,92 @@ def test_the_card_of_an_ensemble_names_its_epochs_best_first_and_counts_the_oper
 
 
 NARROW = {"net.widths": [8, 8]}
+CORRUPTIONS = [Noise(fraction=0.2), Occlusion(fraction=0.3), Noise(fraction=0.4)]
+
+
+def spoiled(run: RunSpec) -> list[RunSpec]:
+    """Return instance tests that differ in how their targets are corrupted."""
+    return [run.replace(task=TaskSpec.instance(2, 3, corruption=one), progressive=False) for one in CORRUPTIONS]
+
+
+def done_by_hand(glyphs, run: RunSpec):
+    """Return the tasks of an untrained cell, and what they come to, run alone."""
+    tasks, learner = Tasks(glyphs, run.task, numbers=range(3)), built(run.learner)
+    meta = first_weights(learner, CHARACTERS, run.task, torch.Generator().manual_seed(run.seed))
+    return tasks, evaluate(learner, tasks, meta)
+
+
+@pytest.mark.parametrize("learner", ["init_tune", "random_embedding"])
+def test_corrupted_cells_are_learned_once_for_all_and_are_what_they_are_alone(glyphs, learner, tmp_path, monkeypatch):
+    run = run_of(glyphs, learner, NARROW)
+    seen, observe = [], type(built(run.learner)).observe
+
+    def counted(*given):
+        seen.append(1)
+        return observe(*given)
+
+    monkeypatch.setattr(type(built(run.learner)), "observe", counted)
+    shelf = done(spoiled(run), tmp_path)
+    learning = len(seen)
+    answers = []
+    for one in spoiled(run):
+        tasks, alone = done_by_hand(glyphs, one)
+        answers.append(stored(one, shelf, tasks)[""])
+        assert_same(answers[-1], alone)
+    assert not np.array_equal(answers[0].log_likelihood, answers[2].log_likelihood)
+    once = (len(seen) - learning) // len(CORRUPTIONS)
+    for_costs = len(CORRUPTIONS) * 2 * run.task.nss  # a task for the operations and one for the memory, on every card
+    assert learning <= once + for_costs < len(CORRUPTIONS) * once + for_costs
+
+
+def test_of_cells_that_are_learned_together_only_what_is_missing_or_damaged_is_done_again(glyphs, tmp_path):
+    runs = spoiled(run_of(glyphs, "init_tune", NARROW))
+    shelf, steps = Shelf(tmp_path), [step for step in steps_of(runs) if step.kind == "piece"]
+    for step in steps:
+        perform(step, shelf, lambda progress: None)
+    pieces = [shelf.piece(single) for single in steps[0].singles]
+    first = [path.read_bytes() for path in pieces]
+    pieces[0].write_bytes(b"damaged")
+    pieces[2].unlink()
+    kept = pieces[1].stat().st_mtime_ns
+    assert not shelf.checked(steps[0], look_only=True)[0] and pieces[0].exists()
+    plan = planned(runs, shelf)
+    assert [str(pieces[0]) in damage for damage in plan.aside] == [True]
+    perform(steps[0], shelf, lambda progress: None)
+    assert pieces[1].stat().st_mtime_ns == kept
+    for path, content in zip(pieces, first, strict=True):
+        assert same_traces(path.read_bytes(), content)
+
+
+def same_traces(one: bytes, other: bytes) -> bool:
+    """Compare pieces; how long they took may differ."""
+    left, right = (dict(np.load(io.BytesIO(content))) for content in (one, other))
+    return left.keys() == right.keys() and all(
+        np.array_equal(left[name], right[name]) for name in left if name != "seconds"
+    )
+
+
+def test_only_corrupted_tasks_with_the_same_support_sets_are_learned_together(glyphs):
+    run = run_of(glyphs, "random_embedding", NARROW)
+    noisy, hidden = (Tasks(glyphs, one.task, numbers=range(2)) for one in spoiled(run)[:2])
+    learner = built(run.learner)
+    for others, what in (
+        ([replace(hidden, seed=1)], "nothing but the corruption"),
+        ([replace(hidden, numbers=range(3))], "nothing but the corruption"),
+        ([replace(hidden, spec=hidden.spec.replace(nss=3, cci=3))], "nothing but the corruption"),
+        ([replace(hidden, spec=hidden.spec.replace(corruption=None))], "run alone"),
+    ):
+        with pytest.raises(SpecError, match=what):
+            evaluate_variants(Conditions(), learner, [noisy, *others], {})
+    with pytest.raises(LearnerError, match="one by one"):
+        evaluate_variants(Conditions(progressive=True), learner, [noisy, hidden], {})
+
+
+def test_learning_together_is_expected_to_take_less_time_than_learning_again(glyphs):
+    runs = spoiled(run_of(glyphs, "init_tune", tasks=10, piece=10))
+    times, together = Times("", {}), steps_of(runs)[0]
+    alone = sum(times.seconds(pieces_of(run)[0]) for run in runs)
+    assert alone / 3 < times.seconds(together) < alone
 
 
 @pytest.fixture(scope="module")

@@ -12,6 +12,7 @@ from cfsl.engine.schedule import Busy, Died, Ending, Event, Failed, Finished, To
 from cfsl.engine.shelf import Shelf
 from cfsl.engine.steps import CardStep, PieceStep, Step, TrainStep, pieces_of, steps_of
 from cfsl.presets.cells import Request, cells_of, runs_of
+from cfsl.spec import Noise, TaskSpec
 
 pytestmark = pytest.mark.usefixtures("glyphs")
 
@@ -66,6 +67,26 @@ def test_learners_that_can_share_a_training_share_it():
     assert sum(isinstance(step, TrainStep) for step in steps) == 1
     assert sum(isinstance(step, PieceStep) for step in steps) == 3 * 2 * 2
     assert sum(isinstance(step, CardStep) for step in steps) == 3 * 2
+
+
+def corrupted(run, *fractions: float):
+    """Return instance tests that differ in their noise only."""
+    tasks = [TaskSpec.instance(2, k_target=2, corruption=Noise(fraction=fraction)) for fraction in fractions]
+    return [run.replace(task=task, progressive=False) for task in tasks]
+
+
+def test_cells_that_differ_in_the_corruption_of_targets_only_are_learned_together():
+    run = runs("pixel_nn", "A3")[0]
+    several = corrupted(run, 0.1, 0.2, 0.4)
+    steps = steps_of([*several, *several])
+    assert [type(step).__name__ for step in steps] == ["PieceStep"] * 2 + ["CardStep"] * 3
+    assert [single.spec for single in steps[0].singles] == several
+    for card in steps[2:]:
+        assert set(card.needs) == {step.name for step in steps[:2]}
+    other_seed, other_length = several[0].replace(task_seed=1), several[0].replace(tasks=5)
+    apart = [run, several[0].replace(progressive=True), other_seed, other_length]
+    pieces = [step for step in steps_of([several[0], *apart]) if step.kind == "piece"]
+    assert all(not piece.others for piece in pieces) and len(pieces) == 2 + 2 + 2 + 2 + 3
 
 
 def test_pieces_cover_every_task_once():

@@ -71,7 +71,8 @@ class Times:
             case TrainStep(spec=train):
                 return self._factor(train.learner, "train") * expected_training(train)
             case PieceStep(spec=run):
-                return self._factor(run.learner, "eval") * run.members * len(step.numbers) * expected_task(run)
+                tasks = run.members * len(step.numbers)
+                return self._factor(run.learner, "eval") * tasks * expected_task(run, len(step.singles))
             case _:
                 return _CARD
 
@@ -87,9 +88,10 @@ def expected_training(train: TrainSpec) -> float:
     return updates + schedule.epochs * training.validation_tasks * task
 
 
-def expected_task(run: RunSpec) -> float:
-    """Return the seconds of a task, from the package's times."""
-    return _measured(run.learner, run.data.name, "eval") * eval_images(run.task)
+def expected_task(run: RunSpec, target_sets: int = 1) -> float:
+    """Return the seconds of a task that is asked about so many target sets, from the package's times."""
+    images = run.task.support_images + target_sets * run.task.target_images
+    return _measured(run.learner, run.data.name, "eval") * images
 
 
 def _measured(learner: LearnerSpec, data: str, what: str) -> float:
@@ -157,6 +159,8 @@ def _evaluated(shelf: Shelf) -> list[Ratio]:
         try:
             card = read_card(path)
             run = RunSpec(**card["run"])
+            if run.task.corruption is not None:
+                continue  # learning was shared with cells that are not known here
             seconds = card["circumstances"]["seconds"] / (run.tasks * run.members)
             ratios.append(((run.learner.name, "eval"), seconds / expected_task(run)))
         except (CfslError, KeyError, TypeError, ZeroDivisionError):

@@ -21,7 +21,7 @@ from cfsl.engine.shelf import Shelf
 from cfsl.engine.spec import DataSpec, RunSpec, built
 from cfsl.engine.steps import CardStep, PieceStep, Step, TrainStep, pieces_of
 from cfsl.errors import DataError
-from cfsl.harness.evaluate import Conditions, evaluate_under
+from cfsl.harness.evaluate import Conditions, evaluate_variants
 from cfsl.harness.trace import joined
 from cfsl.learners.base import Meta, first_weights
 from cfsl.metrics.answers import answers_of, rounded
@@ -94,21 +94,24 @@ def _train(step: TrainStep, shelf: Shelf, tell: Tell) -> None:
 
 
 def _run_piece(step: PieceStep, shelf: Shelf, tell: Tell) -> None:
+    """Run tasks of all cells of a step that are not done, with every member; learn once for all cells."""
+    singles = [single for single in step.singles if not shelf.is_done(single)]
     run, done = step.spec, 0
-    learner, tasks = built(run.learner), _tasks(run, step.numbers)
-    conditions = _conditions(run)
+    learner, variants = built(run.learner), [_tasks(single.spec, step.numbers) for single in singles]
 
     def progress(finished: int) -> None:
         nonlocal done
         done += finished
-        tell(Progress(done, run.members * len(tasks), "tasks"))
+        tell(Progress(done, run.members * len(step.numbers), "tasks"))
 
     start = time.perf_counter()
-    traces = [
-        evaluate_under(conditions, learner, tasks, _weights(run, learner, shelf, rank), progress=progress)
+    members = [
+        evaluate_variants(_conditions(run), learner, variants, _weights(run, learner, shelf, rank), progress)
         for rank in range(run.members)
     ]
-    write_piece(shelf.piece(step), traces, time.perf_counter() - start)
+    seconds = (time.perf_counter() - start) / len(singles)
+    for single, traces in zip(singles, zip(*members, strict=True), strict=True):
+        write_piece(shelf.piece(single), traces, seconds)
 
 
 def _put_together(run: RunSpec, shelf: Shelf, tell: Tell) -> None:

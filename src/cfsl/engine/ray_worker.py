@@ -93,7 +93,7 @@ def left_by(step: Step, shelf: Shelf) -> list[Path]:
         case TrainStep(spec=train):
             return sorted(files_in(shelf.training(train)), key=lambda path: path.name == LAST)
         case PieceStep():
-            return [shelf.piece(step)]
+            return [shelf.piece(single) for single in step.singles]
         case CardStep(spec=run):
             card = shelf.card(run)
             beside = [path for path in files_in(card.parent) if path != card]

@@ -109,6 +109,14 @@ class RunSpec(FrozenSpec):
         return f"{self.unhashed_name}-{self.hash[:_SHORT]}"
 
     @property
+    def learning_name(self) -> str:
+        """What runs have in common that learn the same tasks in the same way, and are asked about corrupted targets."""
+        if self.task.corruption is None or self.progressive:
+            return self.name
+        learned = self.identity() | {"task": self.task.model_dump(mode="json", exclude={"corruption"})}
+        return f"{self.unhashed_name}-corrupted-{_hash(learned)[:_SHORT]}"
+
+    @property
     def unhashed_name(self) -> str:
         """What its name begins with, whatever fields a run may have."""
         learner = self.learner.name.replace(":", "-")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 from cfsl.engine.spec import RunSpec, TrainSpec
@@ -34,21 +34,32 @@ class TrainStep:
 
 @dataclass(frozen=True)
 class PieceStep:
-    """Run some of the tasks of a cell."""
+    """Run some of the tasks of a cell, and of others that differ from it in how their targets are corrupted only."""
 
     spec: RunSpec
     start: int
+    others: tuple[RunSpec, ...] = ()
     kind: Literal["piece"] = "piece"
 
     @property
     def name(self) -> str:
-        """What the step is known by, in files too."""
-        return f"piece-{self.spec.name}-{self.start:06d}"
+        """What the step is known by, in files too: cells that are learned together have it in common."""
+        return f"piece-{self.spec.learning_name}-{self.start:06d}"
+
+    @property
+    def singles(self) -> list[PieceStep]:
+        """Return the same tasks, cell by cell."""
+        return [PieceStep(run, self.start) for run in (self.spec, *self.others)]
+
+    def joined_by(self, step: PieceStep) -> PieceStep:
+        """Return a step that does both."""
+        return replace(self, others=(*self.others, step.spec))
 
     @property
     def label(self) -> str:
         """What the step is called when people watch."""
-        return f"{_cell(self.spec)}, tasks {self.start}-{self.numbers[-1]}"
+        together = f" and {len(self.others)} more corruptions" if self.others else ""
+        return f"{_cell(self.spec)}{together}, tasks {self.start}-{self.numbers[-1]}"
 
     @property
     def numbers(self) -> range:
@@ -95,9 +106,11 @@ def pieces_of(run: RunSpec) -> list[PieceStep]:
 def steps_of(runs: Iterable[RunSpec]) -> list[Step]:
     """Return all steps of some cells, what is shared only once, each after those that it needs."""
     steps: dict[str, Step] = {}
-    for run in runs:
+    for run in {run.hash: run for run in runs}.values():
         for step in _steps_of(run):
-            steps.setdefault(step.name, step)
+            there = steps.setdefault(step.name, step)
+            if isinstance(there, PieceStep) and isinstance(step, PieceStep) and there is not step:
+                steps[step.name] = there.joined_by(step)
     return list(steps.values())
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -13,7 +13,7 @@ from jaxtyping import Float, Int32
 from torch import Tensor
 
 from cfsl.data.tasks import Tasks
-from cfsl.errors import LearnerError
+from cfsl.errors import LearnerError, SpecError
 from cfsl.harness.devices import require_device
 from cfsl.harness.isolate import IsolatedRun
 from cfsl.harness.run import Outcome, StrictRun, TrustingRun
@@ -80,6 +80,16 @@ def evaluate_under(
     progress: Callable[[int], None] | None = None,
 ) -> Trace:
     """Do what `evaluate` does, under conditions that are all said together."""
+    learner = _ready(learner, tasks, conditions)
+    told = progress or (lambda finished: None)
+    if workers == 1 or _uses_table(learner, tasks, conditions):
+        return run_tasks(learner, tasks, meta, conditions, told)
+    with Workers.of(workers) as pool:
+        return pool.run(run_tasks, learner, tasks, meta, conditions, told)
+
+
+def _ready(learner: Learner, tasks: Tasks, conditions: Conditions) -> Learner:
+    """Refuse what cannot be run, and return the learner or its faster twin."""
     if not len(tasks):
         raise LearnerError("there are no tasks to evaluate; give at least one")
     if conditions.isolate and not conditions.law:
@@ -87,18 +97,51 @@ def evaluate_under(
     require_device(conditions.device)
     if conditions.isolate and conditions.accelerate:
         raise LearnerError("isolate=True runs no kernels that are loaded at first use; leave accelerate out")
-    told = progress or (lambda finished: None)
-    learner = accelerated(learner, conditions.device) if conditions.accelerate else learner
-    if workers == 1 or _uses_table(learner, tasks, conditions):
-        return run_tasks(learner, tasks, meta, conditions, told)
-    with Workers.of(workers) as pool:
-        return pool.run(run_tasks, learner, tasks, meta, conditions, told)
+    return accelerated(learner, conditions.device) if conditions.accelerate else learner
 
 
 def run_tasks(
     learner: Learner, tasks: Tasks, meta: Meta, conditions: Conditions, progress: Callable[[int], None]
 ) -> Trace:
     """Run all tasks in this process, one after the other."""
+    return _run_variants(learner, [tasks], meta, conditions, progress)[0]
+
+
+def evaluate_variants(
+    conditions: Conditions,
+    learner: Learner,
+    variants: Sequence[Tasks],
+    meta: Meta,
+    progress: Callable[[int], None] | None = None,
+) -> list[Trace]:
+    """Do what `evaluate_under` does for tasks that differ in the corruption of their targets only, learning each once.
+
+    The support sets are the same, so the state after them is, too: it is asked about each variant's targets in turn.
+    Every trace is, to the bit, what its variant gives alone.
+    """
+    if len(variants) == 1:
+        return [evaluate_under(conditions, learner, variants[0], meta, progress=progress)]
+    if conditions.progressive:
+        raise LearnerError("tasks that are asked about all along are not learned once for all; run them one by one")
+    if len({_what_is_learned(tasks) for tasks in variants}) != 1:
+        raise SpecError("only tasks that differ in nothing but the corruption of their targets are learned together")
+    if any(tasks.spec.corruption is None for tasks in variants):
+        raise SpecError("clean targets may be embedded beforehand, and are run alone; give corrupted ones")
+    learner = _ready(learner, variants[0], conditions)
+    return _run_variants(learner, variants, meta, conditions, progress or (lambda finished: None))
+
+
+def _what_is_learned(tasks: Tasks) -> tuple[object, ...]:
+    """Return all that decides the support sets of tasks."""
+    key = tasks.key(0)
+    return key._replace(spec_hash=tasks.spec.draw_json()), tasks.spec.overwrite, tasks.numbers
+
+
+def _run_variants(
+    learner: Learner, variants: Sequence[Tasks], meta: Meta, conditions: Conditions, progress: Callable[[int], None]
+) -> list[Trace]:
+    """Learn the tasks of the first variant, and ask about the targets of all."""
+    tasks = variants[0]
     _fill_caches(tasks)
     meta = on_device(meta, conditions.device)
     if getattr(learner, "needs_loading", False):
@@ -110,11 +153,21 @@ def run_tasks(
         for task in _unlabelled(tasks):
             info = replace(task_info(tasks, task.number), device=conditions.device)
             supports = _Supports(tasks, task, embedding, conditions.device)
-            outcomes.append(run.task(info, iter(supports), supports.targets, progressive=conditions.progressive))
+            others = [replace(supports, tasks=variant).targets for variant in variants[1:]]
+            outcomes.append(
+                run.task(info, iter(supports), supports.targets, progressive=conditions.progressive, others=others)
+            )
             progress(1)
         if isinstance(run, StrictRun):
             run.require_unchanged_weights()
-    return _trace(tasks, outcomes, progressive=conditions.progressive)
+    return [
+        _trace(
+            variant,
+            [replace(outcome, logits=[outcome.logits, *outcome.others][i]) for outcome in outcomes],
+            progressive=conditions.progressive,
+        )
+        for i, variant in enumerate(variants)
+    ]
 
 
 def _load(learner: Learner, tasks: Tasks, meta: Meta) -> None:

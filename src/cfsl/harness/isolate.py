@@ -24,7 +24,7 @@ from __future__ import annotations
 import io
 import json
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from types import TracebackType
 from typing import TypeVar
@@ -35,7 +35,7 @@ from torch import Tensor
 
 from cfsl.errors import DataFlowError, LearnerError
 from cfsl.harness.kit import NO_TASK, hand_over, in_one_line, strides_of
-from cfsl.harness.run import Outcome, observe_all, require_logits, require_separate_answers
+from cfsl.harness.run import Outcome, Question, observe_all, require_logits, require_separate_answers
 from cfsl.harness.state import PackedState, StateCodec
 from cfsl.harness.template import Template
 from cfsl.harness.wire import read
@@ -81,11 +81,12 @@ class IsolatedRun:
         self,
         info: TaskInfo,
         supports: Iterable[Support],
-        targets: Callable[[], Shaped[Tensor, "targets *shape"]],
+        targets: Question,
         *,
         progressive: bool = False,
+        others: Sequence[Question] = (),
     ) -> Outcome:
-        """Show each support set to a new process, then ask another for the targets."""
+        """Show each support set to a new process, then ask others for the targets."""
         if info.device != "cpu":
             raise LearnerError(f"isolated runs are on the CPU, not on {info.device}; take isolation 'none' there")
         thorough = self._thorough_tasks > 0
@@ -103,7 +104,8 @@ class IsolatedRun:
         logits = predict(targets())
         if thorough and not self._transductive:
             require_separate_answers(f"{self._name}.predict", predict, targets(), logits)
-        return Outcome.of(logits, states, answers, time.perf_counter() - start)
+        further = [predict(other()) for other in others]
+        return Outcome.of(logits, states, answers, time.perf_counter() - start, further)
 
     def embed(self, images: Shaped[Tensor, "n *shape"]) -> Shaped[Tensor, "n *features"]:
         """Let a new process embed images, for a table of the split."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 import functools
 import secrets
 import time
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import TypeVar
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias, TypeVar
 
 import torch
 from jaxtyping import Float, Shaped
@@ -16,9 +16,11 @@ from torch import Tensor
 from cfsl.errors import DataFlowError, LearnerError
 from cfsl.harness.law import Guard, TensorCensus
 from cfsl.harness.state import PackedState, StateCodec
-from cfsl.learners.base import FixedEmbedding, Learner, Meta, Support, TaskInfo
+from cfsl.learners.base import FixedEmbedding, Learner, Meta, State, Support, TaskInfo
 
 T = TypeVar("T")
+Question: TypeAlias = Callable[[], Shaped[Tensor, "targets *shape"]]
+"""Makes target images when they are asked about."""
 _TOLERANCE = 1e-3
 _CLOSE_TASKS, _ONE_IN = 8, 8
 """The first tasks are watched closely, and later one in so many, drawn at random."""
@@ -33,12 +35,21 @@ class Outcome:
     bookkeeping_bytes: list[int]
     progressive: list[Tensor]
     seconds: float
+    others: list[Tensor] = field(default_factory=list)
+    """The logits of other targets, where they were asked for."""
 
     @classmethod
-    def of(cls, logits: Tensor, states: list[PackedState], progressive: list[Tensor], seconds: float) -> Outcome:
+    def of(
+        cls,
+        logits: Tensor,
+        states: list[PackedState],
+        progressive: list[Tensor],
+        seconds: float,
+        others: list[Tensor],
+    ) -> Outcome:
         """Put together what came out of a task, given its states at every boundary."""
         total, bookkeeping = [state.total for state in states], [state.bookkeeping for state in states]
-        return cls(logits, total, bookkeeping, progressive, seconds)
+        return cls(logits, total, bookkeeping, progressive, seconds, others)
 
 
 class StrictRun:
@@ -58,11 +69,12 @@ class StrictRun:
         self,
         info: TaskInfo,
         supports: Iterable[Support],
-        targets: Callable[[], Shaped[Tensor, "targets *shape"]],
+        targets: Question,
         *,
         progressive: bool = False,
+        others: Sequence[Question] = (),
     ) -> Outcome:
-        """Show the support sets one at a time, then ask for the targets.
+        """Show the support sets one at a time, then ask for the targets, and for `others` with the same last state.
 
         `supports` and `targets` make tensors when they are asked for, so that nothing lies about before its time.
         """
@@ -84,8 +96,9 @@ class StrictRun:
         if thorough and not getattr(self._learner, "transductive", False):
             predict = functools.partial(self.predict, codec, states[-1], info)
             require_separate_answers(f"{type(self._learner).__name__}.predict", predict, targets(), logits)
+        further = [self.predict(codec, states[-1], info, other()) for other in others]
         self._guard.end_task()
-        return Outcome.of(logits, states, answers, time.perf_counter() - start)
+        return Outcome.of(logits, states, answers, time.perf_counter() - start, further)
 
     def begin(self, codec: StateCodec, info: TaskInfo) -> PackedState:
         """Ask for the state before the first support set."""
@@ -141,22 +154,28 @@ class TrustingRun:
         self,
         info: TaskInfo,
         supports: Iterable[Support],
-        targets: Callable[[], Shaped[Tensor, "targets *shape"]],
+        targets: Question,
         *,
         progressive: bool = False,
+        others: Sequence[Question] = (),
     ) -> Outcome:
-        """Show the support sets, then ask for the targets."""
+        """Show the support sets, then ask for the targets and for others."""
         start, answers = time.perf_counter(), []
         state = self._learner.begin(self._meta, info)
         for support in supports:
             state = self._learner.observe(state, Support(self._shown(support.images), support.labels))
             if progressive:
                 answers.append(self._learner.predict(state, self._shown(targets())).argmax(dim=1))
-        images = targets()
+        logits, *further = (self._logits(state, ask(), info) for ask in (targets, *others))
+        unmeasured = [0] * (info.nss + 1)
+        return Outcome(logits, unmeasured, unmeasured, answers, time.perf_counter() - start, further)
+
+    def _logits(
+        self, state: State, images: Shaped[Tensor, "targets *shape"], info: TaskInfo
+    ) -> Float[Tensor, "targets labels"]:
         logits = self._learner.predict(state, self._shown(images))
         require_logits(type(self._learner).__name__, logits, len(images), info.labels)
-        unmeasured = [0] * (info.nss + 1)
-        return Outcome(logits.detach().cpu(), unmeasured, unmeasured, answers, time.perf_counter() - start)
+        return logits.detach().cpu()
 
     def embed(self, images: Shaped[Tensor, "n *shape"]) -> Shaped[Tensor, "n *features"]:
         """Ask for what the learner wants to see instead of these images."""
