@@ -8,6 +8,9 @@ Every ratio is taken in one run: the two contenders are timed in turn, and media
   the images of each task: torch modules in the default layout, no law. The answers must agree.
 - A training step of ProtoNets, which is in channels_last, against the same step with torch's modules in the default
   layout; and the share of the data path in it.
+- A step of tuning on five photographs and the answers for 75, in channels_last, against torch's modules in the default
+  layout.
+- The eight corruptions of the instance test, learned once and asked about eight times, against learned eight times.
 - Evaluation of a tuned learner by two worker processes of one thread, against one.
 - Memory of tuning with 500 inner steps, against 5.
 """
@@ -25,10 +28,12 @@ from torch import Tensor, nn
 
 import cfsl
 from cfsl.harness.cost import measure_peak_memory
-from cfsl.learners.base import Meta, Moment
+from cfsl.harness.evaluate import Conditions, evaluate_variants
+from cfsl.learners.base import Meta, Moment, Support, TaskInfo
 from cfsl.learners.protonet import ProtoNet
 from cfsl.learners.tune import init_tune
 from cfsl.nets import in_channels_last
+from cfsl.spec import Noise, Occlusion
 
 ROUNDS = 5
 SHAPE = (1, 28, 28)
@@ -153,6 +158,68 @@ def compare_training(data: cfsl.Dataset, nss: int) -> None:
     print(f"  channels_last {default / fast:.2f}x; data path {100 * seconds['draw'] / (fast + seconds['draw']):.1f} %")
 
 
+def plain_tuning(shape: tuple[int, int, int], labels: int) -> nn.Module:
+    """Build the network that is tuned, with its head, from torch's own modules in the default layout."""
+    channels, height, width = shape
+    blocks: list[nn.Module] = []
+    for inputs in (channels, 48, 48, 48):
+        blocks += [nn.Conv2d(inputs, 48, 3, padding=1), nn.BatchNorm2d(48), nn.LeakyReLU(0.01), nn.MaxPool2d(2)]
+    return nn.Sequential(*blocks, nn.Flatten(), nn.Linear(48 * (height // 16) * (width // 16), labels))
+
+
+def compare_tuning() -> None:
+    """Time tuning on photographs, and answering, in both layouts."""
+    shape, labels = (3, 64, 64), 15
+    generator = torch.Generator().manual_seed(0)
+    support = Support(torch.randn(5, *shape, generator=generator), torch.arange(5))
+    targets = torch.randn(75, *shape, generator=generator)
+    net, learner = plain_tuning(shape, labels), init_tune()
+    optimizer = torch.optim.SGD(net.parameters(), learner.lr)
+    info = TaskInfo(
+        image_shape=shape, labels=labels, nss=3, n_way=5, k_shot=1, cci=1, overwrite=False, seed=0, device="cpu"
+    )
+    state = learner.begin(learner.init(shape, generator), info)
+
+    def plain_step() -> None:
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(net(support.images), support.labels).backward()
+        optimizer.step()
+
+    def plain_answers() -> None:
+        with torch.no_grad():
+            net(targets)
+
+    contenders = {
+        "plain step": plain_step,
+        "step": lambda: learner.step(state, support),
+        "plain answers": plain_answers,
+        "answers": lambda: learner.predict(state, targets),
+    }
+    seconds = interleaved(contenders, rounds=20)
+    print("tuning on photographs of 64 x 64, default layout against channels_last:")
+    for name in ("step", "answers"):
+        plain, fast = seconds[f"plain {name}"], seconds[name]
+        print(f"  {name:<7} {1e3 * plain:5.1f} ms, {1e3 * fast:5.1f} ms: {plain / fast:.2f}x")
+
+
+def compare_corruptions(data: cfsl.Dataset, count: int) -> None:
+    """Time the corrupted instance tests of a tuned learner, learned together and one by one."""
+    learner = init_tune()
+    meta = learner.init(SHAPE, torch.Generator().manual_seed(0))
+    noisy = [Noise(fraction=fraction) for fraction in (0.05, 0.1, 0.2, 0.4)]
+    hidden = [Occlusion(fraction=fraction) for fraction in (0.05, 0.1, 0.2, 0.3)]
+    specs = [cfsl.TaskSpec.instance(4, 5, corruption=corruption) for corruption in (*noisy, *hidden)]
+    variants = [cfsl.Tasks(data, spec, numbers=range(count)) for spec in specs]
+    seconds = interleaved(
+        {
+            "again": lambda: [cfsl.evaluate(learner, tasks, meta) for tasks in variants],
+            "once": lambda: evaluate_variants(Conditions(), learner, variants, meta),
+        }
+    )
+    print(f"eight corruptions of {count} instance tests, init_tune: learned each time {seconds['again']:.1f} s")
+    print(f"  learned once {seconds['once']:.1f} s: {seconds['again'] / seconds['once']:.1f}x")
+
+
 def compare_workers(data: cfsl.Dataset, count: int) -> None:
     """Time a tuned learner in one and in two worker processes, which are running already when the clock starts."""
     learner = init_tune()
@@ -188,5 +255,7 @@ if __name__ == "__main__":
     compare_evaluation(data_set, 10, plain_tasks=30)
     compare_training(data_set, 3)
     compare_training(data_set, 10)
+    compare_tuning()
+    compare_corruptions(data_set, 24)
     compare_workers(data_set, 64)
     compare_memory(data_set)
