@@ -91,6 +91,20 @@ def test_cards_of_other_tasks_are_not_tested_against_each_other():
     assert marks(board) == {"protonet": "best", "maml_low": ""} and board.untested == ("B3",)
 
 
+def test_of_cards_with_more_and_with_fewer_tasks_those_that_both_have_are_tested():
+    cards = [found("protonet", 0.80), found("maml_low", 0.795)]
+    cards[1].card["tasks"] |= {"count": 50, "numbers": [0, 50, 1], "manifest_fingerprint": "0" * 64}
+    hard = np.random.default_rng(0).normal(0, 0.1, 600)
+    evidence = {cards[0].path: Evidence("ok", (), 0.8 + hard), cards[1].path: Evidence("ok", (), 0.795 + hard[:50])}
+    board = board_of(cards, evidence)
+    assert marks(board) == {"protonet": "best", "maml_low": ""} and not board.untested
+    assert board.rows[1].cells["B3"].p < 1e-9
+    cards[1].card["tasks"]["numbers"] = [1, 51, 1]
+    assert board_of(cards, evidence).untested == ("B3",)
+    cards[1].card["tasks"] |= {"numbers": [0, 50, 1], "splits_hash": "f" * 64}
+    assert board_of(cards, evidence).untested == ("B3",)
+
+
 def test_upper_bounds_and_refused_cards_are_not_ranked_and_who_is_alone_has_not_won():
     cards = [found("joint", 0.99), found("maml_low", 0.95), found("protonet", 0.9), found("init_tune", 0.2)]
     board = board_of(cards, {cards[1].path: Evidence("refused", ("a lie",))})

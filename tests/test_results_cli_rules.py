@@ -247,6 +247,15 @@ def test_compare_says_which_is_better_on_the_same_tasks(run, three):
     )
 
 
+def test_compare_takes_the_tasks_that_both_cards_have(run, three):
+    assert run("eval", "chance", *_TASKS, "--tasks", "7", "--out", "few.json").code == 0
+    told = json.loads(run("compare", "nn.json", "few.json", "--json").out)
+    assert run("eval", "pixel_nn", *_TASKS, "--tasks", "7", "--out", "few-nn.json").code == 0
+    same = json.loads(run("compare", "few-nn.json", "few.json", "--json").out)
+    assert told["count"] == 7 and told["a"]["accuracy"] == same["a"]["accuracy"]
+    assert (told["difference"], told["p"]) == (same["difference"], same["p"])
+
+
 def test_compare_does_not_call_equals_better(run, three):
     out = run("compare", "nn.json", "nn.json").out
     assert out.splitlines()[-1] == "no difference that 20 tasks can show (p = 1)"

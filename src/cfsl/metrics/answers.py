@@ -38,6 +38,21 @@ class Answers:
     seen: Int64[np.ndarray, " sets"] | None = None
 
 
+def first_tasks(answers: Answers, count: int) -> Answers:
+    """Return the answers to the first tasks."""
+    return replace(
+        answers,
+        predicted=answers.predicted[:count],
+        log_likelihood=answers.log_likelihood[:count],
+        confidence=answers.confidence[:count],
+        labels=answers.labels[:count],
+        groups=answers.groups[:count],
+        state_bytes=answers.state_bytes[:count],
+        bookkeeping_bytes=answers.bookkeeping_bytes[:count],
+        progressive=None if answers.progressive is None else answers.progressive[:count],
+    )
+
+
 Scorable: TypeAlias = Trace | Answers
 """What can be scored: a run with all its logits, or what was kept of it."""
 

@@ -1,8 +1,8 @@
 """Boards with a ranking: who is best in a column, and who cannot be told from the best.
 
-A learner ties with the best if a paired t test on the same tasks has p of at least 0.05. Without the answers of both
-there is no test: then the best mean alone is marked, and the board says so. What breaks the data-flow law is an upper
-bound and is not ranked; nor is a card that `cfsl verify` refuses.
+A learner ties with the best if a paired t test on the tasks that both have has p of at least 0.05. Without the answers
+of both there is no test: then the best mean alone is marked, and the board says so. What breaks the data-flow law is an
+upper bound and is not ranked; nor is a card that `cfsl verify` refuses.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from cfsl.presets.suites import SUITES
 from cfsl.report.draw_task import describe_spec
 from cfsl.report.evidence import NOTHING, Evidence
 from cfsl.report.tables import Entry, entry_of
+from cfsl.results.card import share_tasks
 from cfsl.results.published import published_cell
 
 SIGNIFICANT = 0.05
@@ -195,26 +196,24 @@ def _p(best: Cell, other: Cell, evidence: EvidenceByPath) -> float | None:
 
 
 def differences(cell: Cell, other: Cell, evidence: EvidenceByPath) -> PerTask | None:
-    """Return the accuracy of one minus that of the other on every task, seeds averaged.
+    """Return the accuracy of one minus that of the other on every task that both have, seeds averaged.
 
     None where predictions are missing or tasks differ.
     """
     ours, theirs = _per_task(cell, evidence), _per_task(other, evidence)
-    if ours is None or theirs is None or _tasks(cell) != _tasks(other):
+    if ours is None or theirs is None or not share_tasks(one.card for one in (*cell.cards, *other.cards)):
         return None
-    return np.asarray(ours - theirs)
+    count = min(len(ours), len(theirs))
+    return np.asarray(ours[:count] - theirs[:count])
 
 
 def _per_task(cell: Cell, evidence: EvidenceByPath) -> PerTask | None:
     found = [evidence.get(one.path, NOTHING).accuracies for one in cell.cards]
     known = [accuracies for accuracies in found if accuracies is not None]
-    if len(known) < len(found) or len(_tasks(cell)) > 1:
+    if not known or len(known) < len(found):
         return None
-    return np.asarray(np.mean(known, axis=0))
-
-
-def _tasks(cell: Cell) -> set[str]:
-    return {one.card["tasks"]["manifest_fingerprint"] for one in cell.cards}
+    count = min(map(len, known))
+    return np.asarray(np.mean([accuracies[:count] for accuracies in known], axis=0))
 
 
 def places(boards: Iterable[Leaderboard]) -> Iterator[tuple[Leaderboard, Row, str, Cell]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -28,8 +28,21 @@ RESULT = "result"
 """The kind of a card that states no other."""
 Card: TypeAlias = dict[str, Any]
 _NEEDED = ("learner", "tasks", "metrics", "macs")
+_DECIDE_TASKS = ("data_fingerprint", "splits_hash", "split", "spec_hash", "seed", "sampler")
+"""What decides the tasks of a card, but for how many they are and where they begin."""
 _WITH_NUMBERS = ("metrics", "ensemble", "checkpoint", "history")
 _NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+
+
+def share_tasks(cards: Iterable[Mapping[str, Any]]) -> bool:
+    """Tell whether cards are of the same tasks as far as each of them goes: whoever has fewer has the first ones."""
+    of_count: dict[int, set[str]] = {}
+    draws = set()
+    for tasks in (card["tasks"] for card in cards):
+        of_count.setdefault(tasks["count"], set()).add(tasks["manifest_fingerprint"])
+        first, _, step = tasks.get("numbers") or (0, None, 1)
+        draws.add((*(tasks[name] for name in _DECIDE_TASKS), first, step))
+    return len(draws) == 1 and all(len(prints) == 1 for prints in of_count.values())
 
 
 def measurements(run: Scorable) -> dict[str, Any]:

@@ -1,4 +1,7 @@
-"""Two cards of the same tasks: which learner is better, and by how much."""
+"""Two cards of the same tasks: which learner is better, and by how much.
+
+If one of them has more tasks than the other and all else is the same, they are compared on those that both have.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +12,9 @@ from typing import Any
 
 from cfsl.errors import CardError
 from cfsl.metrics.accuracy import Summary, summarise, task_accuracies
-from cfsl.metrics.answers import Answers
+from cfsl.metrics.answers import Answers, first_tasks
 from cfsl.metrics.paired import PairedComparison, compare
-from cfsl.results.card import RESULT, Card, kind_of
+from cfsl.results.card import RESULT, Card, kind_of, share_tasks
 from cfsl.results.collect import sound_card
 from cfsl.results.manifests import Manifests
 from cfsl.results.verify import answers_beside
@@ -25,7 +28,7 @@ class Compared:
 
     cards: tuple[Card, Card]
     accuracies: tuple[Summary, Summary]
-    """Over tasks, worked out from the answers."""
+    """Over the tasks that both have, worked out from the answers."""
     paired: PairedComparison
     """The first minus the second."""
     ensembles: bool
@@ -47,11 +50,14 @@ class Compared:
 def compare_cards(a: Path, b: Path, manifests: Manifests) -> Compared:
     """Compare the answers of two cards, task by task; refuse cards of different tasks, or without answers."""
     cards = _comparable(a), _comparable(b)
-    if different := list(_differences(cards[0]["tasks"], cards[1]["tasks"])):
-        raise CardError(f"{a} and {b} are of different tasks: {'; '.join(different)}")
+    if not share_tasks(cards):
+        different = "; ".join(_differences(cards[0]["tasks"], cards[1]["tasks"]))
+        raise CardError(f"{a} and {b} are of different tasks: {different}")
     together = all("ensemble" in card for card in cards)
     name = "ensemble" if together else ""
-    first, second = (_answers(card, path, manifests, name) for card, path in zip(cards, (a, b), strict=True))
+    count = min(card["tasks"]["count"] for card in cards)
+    answers = (_answers(card, path, manifests, name) for card, path in zip(cards, (a, b), strict=True))
+    first, second = (first_tasks(one, count) for one in answers)
     accuracies = summarise(task_accuracies(first)), summarise(task_accuracies(second))
     return Compared(cards, accuracies, compare(first, second), together)
 
@@ -76,8 +82,6 @@ def _answers(card: Card, path: Path, manifests: Manifests, name: str) -> Answers
 
 def _differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[str]:
     """Say in which fields the tasks of two cards differ."""
-    if a["manifest_fingerprint"] == b["manifest_fingerprint"]:
-        return
     before = 0
     for name in ("data", "splits", "split", "seed", "count", "sampler"):
         if a[name] != b[name]:
