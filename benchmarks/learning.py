@@ -187,7 +187,8 @@ def compare_tuning() -> None:
 
     def plain_answers() -> None:
         with torch.no_grad():
-            net(targets)
+            net.eval()(targets)
+        net.train()
 
     contenders = {
         "plain step": plain_step,

@@ -20,7 +20,7 @@ from cfsl.engine.local import LocalCrew
 from cfsl.engine.perform import perform
 from cfsl.engine.shelf import Shelf
 from cfsl.engine.spec import RunSpec, built
-from cfsl.engine.steps import pieces_of, steps_of
+from cfsl.engine.steps import learned_together, pieces_of, steps_of
 from cfsl.errors import LearnerError, SpecError
 from cfsl.harness.evaluate import Conditions, evaluate, evaluate_variants
 from cfsl.learners.base import first_weights
@@ -126,24 +126,27 @@ def test_corrupted_cells_are_learned_once_for_all_and_are_what_they_are_alone(gl
         assert_same(answers[-1], alone)
     assert not np.array_equal(answers[0].log_likelihood, answers[2].log_likelihood)
     once = (len(seen) - learning) // len(CORRUPTIONS)
-    for_costs = len(CORRUPTIONS) * 2 * run.task.nss  # a task for the operations and one for the memory, on every card
-    assert learning <= once + for_costs < len(CORRUPTIONS) * once + for_costs
+    for_costs = len(CORRUPTIONS) * 2 * 2  # on every card, a task of two support sets for operations and one for memory
+    assert learning == once + for_costs
 
 
 def test_of_cells_that_are_learned_together_only_what_is_missing_or_damaged_is_done_again(glyphs, tmp_path):
     runs = spoiled(run_of(glyphs, "init_tune", NARROW))
-    shelf, steps = Shelf(tmp_path), [step for step in steps_of(runs) if step.kind == "piece"]
+    shelf, steps = Shelf(tmp_path), [step for step in planned(runs, Shelf(tmp_path)).steps if step.kind == "piece"]
     for step in steps:
         perform(step, shelf, lambda progress: None)
     pieces = [shelf.piece(single) for single in steps[0].singles]
     first = [path.read_bytes() for path in pieces]
     pieces[0].write_bytes(b"damaged")
-    pieces[2].unlink()
+    pieces[2].write_bytes(b"damaged, too")
     kept = pieces[1].stat().st_mtime_ns
-    assert not shelf.checked(steps[0], look_only=True)[0] and pieces[0].exists()
+    looked = planned(runs, shelf, look_only=True)
+    assert len(looked.aside) == 2 and pieces[0].exists() and pieces[2].exists()
     plan = planned(runs, shelf)
-    assert [str(pieces[0]) in damage for damage in plan.aside] == [True]
-    perform(steps[0], shelf, lambda progress: None)
+    assert [str(path) in damage for path, damage in zip(pieces[::2], plan.aside, strict=True)] == [True, True]
+    again = [step for step in plan.steps if step.kind == "piece"]
+    assert [single.spec for step in again for single in step.singles] == runs[::2]
+    perform(steps[0], shelf, lambda progress: None)  # as a bench would that planned before
     assert pieces[1].stat().st_mtime_ns == kept
     for path, content in zip(pieces, first, strict=True):
         assert same_traces(path.read_bytes(), content)
@@ -155,6 +158,28 @@ def same_traces(one: bytes, other: bytes) -> bool:
     return left.keys() == right.keys() and all(
         np.array_equal(left[name], right[name]) for name in left if name != "seconds"
     )
+
+
+def test_members_of_cells_that_are_learned_together_answer_as_they_do_alone(glyphs, trained, tmp_path):
+    run, shelf = trained
+    shutil.copytree(shelf.folder / "training", tmp_path / "training")
+    runs = [run.replace(task=run.task.replace(corruption=one), progressive=False) for one in CORRUPTIONS]
+    together, learner = done(runs, tmp_path), built(run.learner)
+    for one in runs:
+        tasks = Tasks(glyphs, one.task, numbers=range(3))
+        members = [evaluate(learner, tasks, best_weights(shelf.training(run.train), rank)) for rank in range(2)]
+        found = stored(one, together, tasks)
+        assert_same(found[""], members[0])
+        assert_same(found["ensemble"], ensemble(members, "logits"))
+
+
+@pytest.mark.parametrize("conditions", [Conditions(law=False), Conditions(isolate=True)])
+def test_trusted_and_isolated_learners_are_asked_about_every_variant(glyphs, conditions):
+    run = run_of(glyphs, "random_embedding", NARROW)
+    learner, variants = built(run.learner), [Tasks(glyphs, one.task, numbers=range(2)) for one in spoiled(run)]
+    meta = first_weights(learner, CHARACTERS, run.task, torch.Generator().manual_seed(0))
+    for tasks, trace in zip(variants, evaluate_variants(conditions, learner, variants, meta), strict=True):
+        assert np.array_equal(trace.logits, evaluate(learner, tasks, meta).logits)
 
 
 def test_only_corrupted_tasks_with_the_same_support_sets_are_learned_together(glyphs):
@@ -175,7 +200,7 @@ def test_only_corrupted_tasks_with_the_same_support_sets_are_learned_together(gl
 
 def test_learning_together_is_expected_to_take_less_time_than_learning_again(glyphs):
     runs = spoiled(run_of(glyphs, "init_tune", tasks=10, piece=10))
-    times, together = Times("", {}), steps_of(runs)[0]
+    times, together = Times("", {}), learned_together(steps_of(runs))[0]
     alone = sum(times.seconds(pieces_of(run)[0]) for run in runs)
     assert alone / 3 < times.seconds(together) < alone
 

@@ -10,7 +10,7 @@ import pytest
 from cfsl.engine.perform import Progress
 from cfsl.engine.schedule import Busy, Died, Ending, Event, Failed, Finished, Told, carry_out
 from cfsl.engine.shelf import Shelf
-from cfsl.engine.steps import CardStep, PieceStep, Step, TrainStep, pieces_of, steps_of
+from cfsl.engine.steps import CardStep, PieceStep, Step, TrainStep, learned_together, names_of, pieces_of, steps_of
 from cfsl.presets.cells import Request, cells_of, runs_of
 from cfsl.spec import Noise, TaskSpec
 
@@ -78,15 +78,41 @@ def corrupted(run, *fractions: float):
 def test_cells_that_differ_in_the_corruption_of_targets_only_are_learned_together():
     run = runs("pixel_nn", "A3")[0]
     several = corrupted(run, 0.1, 0.2, 0.4)
-    steps = steps_of([*several, *several])
+    steps = learned_together(steps_of([*several, *several]))
     assert [type(step).__name__ for step in steps] == ["PieceStep"] * 2 + ["CardStep"] * 3
     assert [single.spec for single in steps[0].singles] == several
-    for card in steps[2:]:
-        assert set(card.needs) == {step.name for step in steps[:2]}
+    done = {name for step in steps[:2] for name in names_of(step)}
+    assert all(done.issuperset(card.needs) for card in steps[2:]) and len(done) == 6
     other_seed, other_length = several[0].replace(task_seed=1), several[0].replace(tasks=5)
     apart = [run, several[0].replace(progressive=True), other_seed, other_length]
-    pieces = [step for step in steps_of([several[0], *apart]) if step.kind == "piece"]
+    pieces = [step for step in learned_together(steps_of([several[0], *apart])) if step.kind == "piece"]
     assert all(not piece.others for piece in pieces) and len(pieces) == 2 + 2 + 2 + 2 + 3
+
+
+def test_weights_that_are_drawn_for_a_task_are_not_shared_by_others(glyphs):
+    several = corrupted(runs("anil", "A3")[0], 0.1, 0.2)
+    assert several[0].learning_name == several[1].learning_name
+    drawn = [run.replace(train=None) for run in several]
+    assert drawn[0].learning_name != drawn[1].learning_name
+
+
+@pytest.mark.parametrize("how", [Failed, Died])
+def test_a_step_of_several_cells_that_fails_is_done_cell_by_cell(tmp_path, how):
+    several = corrupted(runs("pixel_nn", "A3")[0], 0.1, 0.2, 0.4)
+    steps = learned_together(steps_of(several))
+    bad = several[1]
+
+    def ends(step: Step, times: int) -> Event:
+        if step.kind == "piece" and bad in (single.spec for single in step.singles):
+            return Failed(step, "no", "trace") if how is Failed else Died(step, "exit code -9")
+        return Finished(step)
+
+    ending = done_by(FakeCrew(2, ends), steps, tmp_path)
+    carded = [step.spec.hash for step in ending.done if step.kind == "card"]
+    assert sorted(carded) == sorted([several[0].hash, several[2].hash])
+    assert set(ending.failed) == {piece.name for piece in pieces_of(bad)}
+    assert list(ending.blocked) == [CardStep(bad).name]
+    assert Shelf(tmp_path).failure(pieces_of(several[0])[0]) is None
 
 
 def test_pieces_cover_every_task_once():

@@ -208,6 +208,22 @@ def test_only_batch_statistics_make_it_transductive(learner):
     assert learner.transductive == (learner.norm == "batch")
 
 
+@pytest.mark.parametrize("shape", [OMNIGLOT, (3, 32, 32)])
+def test_every_step_and_every_answer_under_the_law_is_in_channels_last(monkeypatch, shape):
+    learner, spec, layouts = Tune(net=NET, steps=2), TASKS["new classes"], []
+    forward = type(NET).forward
+
+    def watched(self, params, norm, images):
+        several = [weight for weight in params.values() if weight.ndim == 4 and weight.shape[1] > 1]
+        layouts.extend(weight.is_contiguous(memory_format=torch.channels_last) for weight in several)
+        return forward(self, params, norm, images)
+
+    monkeypatch.setattr(type(NET), "forward", watched)
+    run = StrictRun(learner, meta_of(learner, shape))
+    run.task(info_of(spec, shape), iter(supports_of(spec, shape)), lambda: targets(shape))
+    assert layouts and all(layouts)
+
+
 def test_the_harness_finds_out_who_looks_at_targets_jointly(monkeypatch):
     monkeypatch.setattr(Tune, "transductive", False)
     spec, learner = TASKS["new classes"], Tune(net=NET, norm="batch")

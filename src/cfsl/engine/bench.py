@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from cfsl.engine.schedule import Crew, Ending, Watch, carry_out
 from cfsl.engine.shelf import Shelf
 from cfsl.engine.spec import RunSpec
-from cfsl.engine.steps import CardStep, PieceStep, Step, TrainStep, steps_of
+from cfsl.engine.steps import CardStep, PieceStep, Step, TrainStep, learned_together, steps_of
 
 
 @dataclass
@@ -40,6 +40,7 @@ def planned(runs: Sequence[RunSpec], shelf: Shelf, *, retry: bool = False, look_
     finished = {run.hash for run in plan.done}
     for step in steps_of(run for run in runs if run.hash not in finished):
         _place(step, shelf, plan, retry=retry)
+    plan.steps = learned_together(plan.steps)
     return plan
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Any, NamedTuple
 
@@ -54,18 +55,25 @@ class Outcome(Enum):
 
 def perform(step: Step, shelf: Shelf, tell: Tell) -> Outcome:
     """Do a step, unless it is done already or another process is at it."""
-    with shelf.claimed(step) as mine:
-        if not mine:
+    parts: Sequence[Step] = step.singles if isinstance(step, PieceStep) else [step]
+    with contextlib.ExitStack() as claims:
+        if not all(claims.enter_context(shelf.claimed(part)) for part in parts):
             return Outcome.BUSY
-        if not shelf.checked(step)[0]:
-            match step:
-                case TrainStep():
-                    _train(step, shelf, tell)
-                case PieceStep():
-                    _run_piece(step, shelf, tell)
-                case CardStep():
-                    _put_together(step.spec, shelf, tell)
+        missing = [part for part in parts if not shelf.checked(part)[0]]
+        if missing:
+            _do(missing, shelf, tell)
     return Outcome.DONE
+
+
+def _do(parts: Sequence[Step], shelf: Shelf, tell: Tell) -> None:
+    """Do a step, or what is missing of one that has several parts, all of which are pieces."""
+    match parts[0]:
+        case TrainStep() as step:
+            _train(step, shelf, tell)
+        case CardStep() as step:
+            _put_together(step.spec, shelf, tell)
+        case PieceStep():
+            _run_pieces([part for part in parts if isinstance(part, PieceStep)], shelf, tell)
 
 
 @functools.lru_cache(maxsize=4)
@@ -93,25 +101,24 @@ def _train(step: TrainStep, shelf: Shelf, tell: Tell) -> None:
     train(built(step.spec.learner), step.spec.training, opened(step.spec.data), shelf.training(step.spec), watch)
 
 
-def _run_piece(step: PieceStep, shelf: Shelf, tell: Tell) -> None:
-    """Run tasks of all cells of a step that are not done, with every member; learn once for all cells."""
-    singles = [single for single in step.singles if not shelf.is_done(single)]
-    run, done = step.spec, 0
-    learner, variants = built(run.learner), [_tasks(single.spec, step.numbers) for single in singles]
+def _run_pieces(pieces: Sequence[PieceStep], shelf: Shelf, tell: Tell) -> None:
+    """Run the same tasks of one cell, or of several that learn once for all, with every member."""
+    run, numbers, done = pieces[0].spec, pieces[0].numbers, 0
+    learner, variants = built(run.learner), [_tasks(piece.spec, numbers) for piece in pieces]
 
     def progress(finished: int) -> None:
         nonlocal done
         done += finished
-        tell(Progress(done, run.members * len(step.numbers), "tasks"))
+        tell(Progress(done, run.members * len(numbers), "tasks"))
 
     start = time.perf_counter()
     members = [
         evaluate_variants(_conditions(run), learner, variants, _weights(run, learner, shelf, rank), progress)
         for rank in range(run.members)
     ]
-    seconds = (time.perf_counter() - start) / len(singles)
-    for single, traces in zip(singles, zip(*members, strict=True), strict=True):
-        write_piece(shelf.piece(single), traces, seconds)
+    seconds = (time.perf_counter() - start) / len(pieces)
+    for piece, traces in zip(pieces, zip(*members, strict=True), strict=True):
+        write_piece(shelf.piece(piece), traces, seconds)
 
 
 def _put_together(run: RunSpec, shelf: Shelf, tell: Tell) -> None:

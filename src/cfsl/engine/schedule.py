@@ -1,7 +1,7 @@
 """Who does what, when: steps are given to a crew as soon as what they need is done.
 
-A step that fails stops those that need it, and no others. A step whose worker died is given to another. A step that
-another bench is at is looked at again later.
+A step that fails stops those that need it, and no others. One that does several cells is then done cell by cell. A step
+whose worker died is given to another. A step that another bench is at is looked at again later.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol, TypeAlias
 
 from cfsl.engine.perform import Progress
 from cfsl.engine.shelf import Shelf
-from cfsl.engine.steps import Step
+from cfsl.engine.steps import PieceStep, Step, names_of
 
 _MOST_DEATHS = 3
 """Workers that may die over a step before it counts as failed: the step may be what kills them."""
@@ -115,7 +115,7 @@ class _Work:
     def __init__(self, steps: Sequence[Step], shelf: Shelf, watch: Watch) -> None:
         self.waiting = {step.name: step for step in steps}
         self.ending = Ending()
-        self._open = set(self.waiting)
+        self._open = {name for step in steps for name in names_of(step)}
         """Steps that are not done: waiting, or in hand."""
         self._shelf, self._watch = shelf, watch
         self._deaths: dict[str, int] = {}
@@ -137,8 +137,10 @@ class _Work:
         name = event.step.name
         match event:
             case Finished(step):
-                self._open.discard(name)
+                self._open.difference_update(names_of(step))
                 self.ending.done.append(step)
+            case Failed(PieceStep(others=(_, *_)) as step) | Died(PieceStep(others=(_, *_)) as step):
+                self.waiting |= {single.name: single for single in step.singles}
             case Busy(step):
                 self._not_before[name] = time.monotonic() + _LOOK_AGAIN
                 self.waiting[name] = step

@@ -93,8 +93,8 @@ class Shelf:
                 return is_whole_and_finished(self.training(train), train.training, learner, train.data.fingerprint)
             case CardStep(spec=run):
                 return self._has_card(run)
-            case PieceStep():
-                return all(self._has_card(single.spec) or self._has_piece(single) for single in step.singles)
+            case PieceStep(spec=run):
+                return self._has_card(run) or self._has_piece(step)
 
     def _has_card(self, run: RunSpec) -> bool:
         path = self.card(run)
@@ -117,9 +117,6 @@ class Shelf:
 
     def checked(self, step: Step, *, look_only: bool = False) -> tuple[bool, str | None]:
         """Tell whether a step is done. What is damaged is set aside, to be done again; the second value says so."""
-        if isinstance(step, PieceStep) and step.others:
-            found = [self.checked(single, look_only=look_only) for single in step.singles]
-            return all(done for done, _ in found), next((damage for _, damage in found if damage), None)
         try:
             return self.is_done(step), None
         except (CardError, CheckpointError) as error:

@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from cfsl.learners.base import ShapedByTask
 from cfsl.learners.changes import changed
 from cfsl.learners.registry import find_learner
 from cfsl.spec import Count, FrozenSpec, TaskSpec
@@ -110,11 +111,18 @@ class RunSpec(FrozenSpec):
 
     @property
     def learning_name(self) -> str:
-        """What runs have in common that learn the same tasks in the same way, and are asked about corrupted targets."""
-        if self.task.corruption is None or self.progressive:
+        """What runs have in common that learn the same tasks in the same way, and are asked about corrupted targets.
+
+        Not those that are asked all along, or whose first weights may depend on the whole task.
+        """
+        draws_for_task = self.train is None and isinstance(built(self.learner), ShapedByTask)
+        if self.task.corruption is None or self.progressive or draws_for_task:
             return self.name
-        learned = self.identity() | {"task": self.task.model_dump(mode="json", exclude={"corruption"})}
-        return f"{self.unhashed_name}-corrupted-{_hash(learned)[:_SHORT]}"
+        learned = self.identity() | {
+            "task": self.task.model_dump(mode="json", exclude={"corruption"}),
+            "piece": self.piece,
+        }
+        return f"{self.unhashed_name}-corrupted-{_hash(learned)}"
 
     @property
     def unhashed_name(self) -> str:

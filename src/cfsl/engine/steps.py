@@ -34,7 +34,7 @@ class TrainStep:
 
 @dataclass(frozen=True)
 class PieceStep:
-    """Run some of the tasks of a cell, and of others that differ from it in how their targets are corrupted only."""
+    """Run some of the tasks of a cell, and of others that are learned with it (see `learned_together`)."""
 
     spec: RunSpec
     start: int
@@ -43,22 +43,18 @@ class PieceStep:
 
     @property
     def name(self) -> str:
-        """What the step is known by, in files too: cells that are learned together have it in common."""
-        return f"piece-{self.spec.learning_name}-{self.start:06d}"
+        """What the step is known by, in files too."""
+        return f"piece-{self.spec.name}-{self.start:06d}"
 
     @property
     def singles(self) -> list[PieceStep]:
         """Return the same tasks, cell by cell."""
         return [PieceStep(run, self.start) for run in (self.spec, *self.others)]
 
-    def joined_by(self, step: PieceStep) -> PieceStep:
-        """Return a step that does both."""
-        return replace(self, others=(*self.others, step.spec))
-
     @property
     def label(self) -> str:
         """What the step is called when people watch."""
-        together = f" and {len(self.others)} more corruptions" if self.others else ""
+        together = f", {len(self.others) + 1} corruptions" if self.others else ""
         return f"{_cell(self.spec)}{together}, tasks {self.start}-{self.numbers[-1]}"
 
     @property
@@ -106,12 +102,32 @@ def pieces_of(run: RunSpec) -> list[PieceStep]:
 def steps_of(runs: Iterable[RunSpec]) -> list[Step]:
     """Return all steps of some cells, what is shared only once, each after those that it needs."""
     steps: dict[str, Step] = {}
-    for run in {run.hash: run for run in runs}.values():
+    for run in runs:
         for step in _steps_of(run):
-            there = steps.setdefault(step.name, step)
-            if isinstance(there, PieceStep) and isinstance(step, PieceStep) and there is not step:
-                steps[step.name] = there.joined_by(step)
+            steps.setdefault(step.name, step)
     return list(steps.values())
+
+
+def learned_together(steps: Iterable[Step]) -> list[Step]:
+    """Let one step do the pieces of cells that differ in the corruption of their targets only: it learns once for all.
+
+    It stands where the first of them stood.
+    """
+    together: dict[tuple[str, int], Step] = {}
+    for step in steps:
+        if isinstance(step, PieceStep):
+            key = step.spec.learning_name, step.start
+            first = together.setdefault(key, step)
+            if isinstance(first, PieceStep) and first is not step:
+                together[key] = replace(first, others=(*first.others, step.spec, *step.others))
+        else:
+            together[step.name, 0] = step
+    return list(together.values())
+
+
+def names_of(step: Step) -> tuple[str, ...]:
+    """Return what others know by name that is done when a step is."""
+    return tuple(single.name for single in step.singles) if isinstance(step, PieceStep) else (step.name,)
 
 
 def _steps_of(run: RunSpec) -> Iterator[Step]:
