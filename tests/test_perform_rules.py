@@ -235,6 +235,21 @@ def test_the_expected_time_grows_with_tasks_members_and_images(glyphs):
     assert expected_task(longer) / expected_task(run) == eval_images(longer.task) / eval_images(run.task) == 2
 
 
+def test_more_steps_and_more_images_to_replay_are_expected_to_take_longer(glyphs):
+    task = TaskSpec.type_b(3)
+    usual, more, plain = (
+        run_of(glyphs, learner, changes, task=task)
+        for learner, changes in (
+            ("pretrain_tune_replay", {"samples": 10}),
+            ("pretrain_tune_replay", {"samples": 10, "inner.steps": 120}),
+            ("protonet", None),
+        )
+    )
+    # 15 support images and twice 10 replayed ones, three passes a step, and 75 targets.
+    assert expected_task(more) / expected_task(usual) == pytest.approx((3 * 120 * 35 + 75) / (3 * 5 * 35 + 75))
+    assert expected_task(plain.replace(task=TaskSpec.type_b(6))) == pytest.approx(2 * expected_task(plain))
+
+
 def test_a_larger_network_is_expected_to_take_longer(glyphs):
     usual = run_of(glyphs, "pretrain_tune")
     wide = usual.learner.changes | {"net": {**usual.learner.settings["net"], "widths": [96] * 4}}

@@ -6,6 +6,7 @@ networks of paper 1; a larger network is taken to be slower in proportion to its
 
 from __future__ import annotations
 
+import functools
 import json
 import statistics
 from collections.abc import Mapping
@@ -17,8 +18,10 @@ from cfsl.engine.shelf import Shelf
 from cfsl.engine.spec import LearnerSpec, RunSpec, TrainSpec
 from cfsl.engine.steps import PieceStep, Step, TrainStep
 from cfsl.errors import CfslError
+from cfsl.learners.registry import find_learner
 from cfsl.nets.convnet import ConvNet
 from cfsl.results.card import read_card
+from cfsl.results.evaluation import described
 from cfsl.spec import TaskSpec
 from cfsl.training.checkpoint import read_notes
 from cfsl.training.loop import LAST
@@ -29,6 +32,8 @@ _CARD = 5.0
 """Seconds to put a card together: one task for the multiply-accumulates, one for the memory."""
 _CHARACTERS, _PHOTOS = "28x28x1", "64x64x3"
 _SHAPES = {_CHARACTERS: (1, 28), _PHOTOS: (3, 64)}
+_MEASURED_ON = TaskSpec.type_b(3)
+_TUNED = ("init_tune", "pretrain_tune", "ewc_init", "ewc_pretrain", "pretrain_tune_replay")
 _USUAL_NETS = {"protonet": (64, 64, 64, 64), "pretrain_tune": (48, 48, 48, 48), "pretrain_tune_replay": (48,) * 4}
 
 
@@ -90,8 +95,30 @@ def expected_training(train: TrainSpec) -> float:
 
 def expected_task(run: RunSpec, target_sets: int = 1) -> float:
     """Return the seconds of a task that is asked about so many target sets, from the package's times."""
-    images = run.task.support_images + target_sets * run.task.target_images
-    return _measured(run.learner, run.data.name, "eval") * images
+    usual = (
+        run.learner.replace(settings=_usual_settings(run.learner.name)) if run.learner.name in _TUNED else run.learner
+    )
+    share = _passes(run.learner, run.task, target_sets) / _passes(usual, _MEASURED_ON, 1)
+    return _measured(run.learner, run.data.name, "eval") * eval_images(_MEASURED_ON) * share
+
+
+@functools.cache
+def _usual_settings(name: str) -> dict[str, Any]:
+    """Return the hyper-parameters that a learner has by itself, with which it was measured."""
+    settings: dict[str, Any] = described(find_learner(name))["settings"]
+    return settings
+
+
+def _passes(learner: LearnerSpec, task: TaskSpec, target_sets: int) -> int:
+    """Return how many images go through a network in a task: each once, or three times for every step of tuning."""
+    learned, targets = task.support_images, target_sets * task.target_images
+    if learner.name not in _TUNED or not isinstance(learner.settings, Mapping):
+        return learned + targets
+    innermost = learner.settings
+    while "inner" in innermost:
+        innermost = innermost["inner"]
+    replayed = (task.nss - 1) * int(learner.settings.get("samples", 0))
+    return 3 * int(innermost["steps"]) * (learned + replayed) + targets
 
 
 def _measured(learner: LearnerSpec, data: str, what: str) -> float:
