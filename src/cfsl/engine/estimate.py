@@ -95,10 +95,9 @@ def expected_training(train: TrainSpec) -> float:
 
 def expected_task(run: RunSpec, target_sets: int = 1) -> float:
     """Return the seconds of a task that is asked about so many target sets, from the package's times."""
-    usual = (
-        run.learner.replace(settings=_usual_settings(run.learner.name)) if run.learner.name in _TUNED else run.learner
-    )
-    share = _passes(run.learner, run.task, target_sets) / _passes(usual, _MEASURED_ON, 1)
+    is_tuned = run.learner.name in _TUNED
+    own, usual = (run.learner.settings, _usual_settings(run.learner.name)) if is_tuned else (None, None)
+    share = _passes(own, run.task, target_sets) / _passes(usual, _MEASURED_ON, 1)
     return _measured(run.learner, run.data.name, "eval") * eval_images(_MEASURED_ON) * share
 
 
@@ -109,15 +108,15 @@ def _usual_settings(name: str) -> dict[str, Any]:
     return settings
 
 
-def _passes(learner: LearnerSpec, task: TaskSpec, target_sets: int) -> int:
+def _passes(tuned: Mapping[str, Any] | None, task: TaskSpec, target_sets: int) -> int:
     """Return how many images go through a network in a task: each once, or three times for every step of tuning."""
     learned, targets = task.support_images, target_sets * task.target_images
-    if learner.name not in _TUNED or not isinstance(learner.settings, Mapping):
+    if tuned is None:
         return learned + targets
-    innermost = learner.settings
+    innermost = tuned
     while "inner" in innermost:
         innermost = innermost["inner"]
-    replayed = (task.nss - 1) * int(learner.settings.get("samples", 0))
+    replayed = (task.nss - 1) * int(tuned.get("samples", 0))
     return 3 * int(innermost["steps"]) * (learned + replayed) + targets
 
 
