@@ -280,15 +280,16 @@ def wait_for_end_of_group(group: int) -> bool:
 @pytest.mark.long
 def test_a_bench_that_is_killed_at_twenty_random_moments_ends_with_the_same_cards(undisturbed, tmp_path):
     moments = random.Random(5)
-    kills = 0
-    for attempt in range(60):
-        folder = tmp_path / str(attempt // 10)  # ten kills at most from a fresh start, so that all moments are met
+    kills, starts = 0, 0
+    for _ in range(120):
+        folder = tmp_path / str(starts + kills // 10)  # anew after an end or ten kills: all moments are met
         one = subprocess.Popen(
             command(*TINY, "--engine", "processes", "--workers", "2", "--out", str(folder)),
             env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
         )  # fmt: skip
         try:
-            one.wait(moments.uniform(1.5, 9.0))
+            one.wait(moments.uniform(1.0, 9.0))
+            starts += 1
         except subprocess.TimeoutExpired:
             whole = moments.random() < 0.5  # the bench alone, whose workers end by themselves, or all at once
             os.killpg(one.pid, signal.SIGKILL) if whole else one.kill()

@@ -379,7 +379,7 @@ def test_ctrl_c_leaves_a_sweep_that_goes_on(run, monkeypatch):
 def test_a_failing_trial_is_written_down_and_the_others_go_on(run, monkeypatch):
     import cfsl.engine.perform
 
-    usual = cfsl.engine.perform.evaluate_under
+    usual = cfsl.engine.perform.evaluate_variants
 
     def fragile(conditions, learner, *more, **named):
         if learner.lr == 0.1:
@@ -387,11 +387,11 @@ def test_a_failing_trial_is_written_down_and_the_others_go_on(run, monkeypatch):
         return usual(conditions, learner, *more, **named)
 
     arguments = ("sweep", "init_tune", *_TINY, "--vary", "lr=0.01,0.1,0.3", "--out", "s")
-    monkeypatch.setattr(cfsl.engine.perform, "evaluate_under", fragile)
+    monkeypatch.setattr(cfsl.engine.perform, "evaluate_variants", fragile)
     result = run(*arguments)
     assert result.code == 1 and result.err == "cfsl: trial 1 failed: ValueError: it broke (--retry tries it again)\n"
     assert [line.split()[-1] for line in table(result.out)[1:4]][1] == "failed"
-    monkeypatch.setattr(cfsl.engine.perform, "evaluate_under", usual)
+    monkeypatch.setattr(cfsl.engine.perform, "evaluate_variants", usual)
     assert run(*arguments).code == 1
     report = run(*arguments, "--json")
     assert report.code == 1 and [row["state"] for row in json.loads(report.out)["trials"]] == ["done", "failed", "done"]
