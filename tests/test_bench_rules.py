@@ -410,6 +410,7 @@ def test_a_data_set_that_is_not_there_is_said_to_be_missing(run, tmp_path, monke
         (("table1", "--splits", "official"), "--data"),
         (("smoke", "--settings", "no-such.json"), "no-such.json"),
         (("smoke", "--seeds", "0"), "--seeds"),
+        (("smoke", "--precision", "float16"), "did you mean 'bfloat16'?"),
     ],
 )
 def test_bad_input_is_one_line(run, arguments, says):
@@ -423,6 +424,16 @@ def test_settings_of_a_sweep_change_the_learner_and_the_cell(run):
     assert run("bench", *some, "--settings", "best.json").code == run("bench", *some).code == 0
     rates = {read_card(path)["learner"]["settings"]["lr"] for path in Path("bench/cards").glob("*.json")}
     assert rates == {0.5, 0.01}
+
+
+def test_a_precision_is_on_the_card_and_a_slow_one_is_told(run, monkeypatch):
+    monkeypatch.setattr("cfsl.harness.devices.has_bfloat16", lambda device: False)
+    some = ("smoke", "--learners", "protonet,maml_low", "--columns", "A3", "--tasks", "2", "--engine", "local")
+    done = run("bench", *some, "--precision", "bfloat16")
+    assert "no instructions for bfloat16" in done.err and "need float32: train it with --precision float32" in done.err
+    assert done.code == 1  # the one learner fails alone
+    (card,) = (read_card(path) for path in Path("bench/cards").glob("*.json"))
+    assert card["run"]["train"]["training"]["schedule"]["precision"] == "bfloat16"
 
 
 def test_weights_of_another_run_are_set_aside_and_trained_again(undisturbed, run, tmp_path):

@@ -14,6 +14,7 @@ from hypothesis.extra import numpy as arrays
 import cfsl
 from cfsl.cli.learning import weights_for
 from cfsl.data.catalog import AddRequest, add_dataset
+from cfsl.engine.spec import RunSpec
 from cfsl.errors import CfslError, CheckpointError, SpecError
 from cfsl.harness.evaluate import evaluate
 from cfsl.harness.state import flatten
@@ -504,6 +505,18 @@ def test_a_bench_trains_it_once_for_all_columns_by_its_own_recipe():
     request = Request("table1", "quick", ("glyphs-1000x20",), learners=("champion",), columns=("A3", "B3"))
     cells = [cell for cell in cells_of(request) if cell.run is not None]
     assert {cell.run.train.training for cell in cells} == {recipe_for("short", "champion", TaskSpec.type_b(3))}
+
+
+def test_a_bench_trains_in_the_precision_asked_for_and_runs_in_the_usual_one_keep_their_names():
+    def runs(precision: str | None) -> list[RunSpec]:
+        learners = ("champion", "pretrain_tune", "maml_high", "init_tune")
+        asked = Request("table1", "quick", ("glyphs-1000x20",), None, learners, ("B3",), precision=precision)
+        return [cell.run for cell in cells_of(asked) if cell.run is not None]
+
+    usual, named, quick = runs(None), runs("float32"), runs("bfloat16")
+    assert [run.hash for run in usual] == [run.hash for run in named]
+    assert [run.train and run.train.training.schedule.precision for run in quick] == ["bfloat16"] * 3 + [None]
+    assert [one.hash != other.hash for one, other in zip(usual, quick, strict=True)] == [True] * 3 + [False]
 
 
 def test_characters_are_learned_from_wide_episodes():

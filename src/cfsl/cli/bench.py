@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cfsl.cli.console import complain, print_json, say, working
-from cfsl.cli.hyper import listed, look_in_current_folder
+from cfsl.cli.hyper import known_precision, listed, look_in_current_folder, slow_precision
 from cfsl.errors import CfslError, SpecError, lookup
 
 if TYPE_CHECKING:
@@ -48,6 +48,9 @@ def bench(
     tasks: Annotated[int | None, typer.Option(help="Test tasks a cell, instead of the profile's.", min=1)] = None,
     settings: Annotated[
         list[Path] | None, typer.Option(help="Hyper-parameters of a learner, as 'cfsl sweep' writes them.")
+    ] = None,
+    precision: Annotated[
+        str | None, typer.Option(help="What maps are computed in while training: float32 (usual) or bfloat16.")
     ] = None,
     out: Annotated[Path, typer.Option(help="Folder for cards and training runs; what is there is not redone.")] = Path(
         "bench"
@@ -82,7 +85,11 @@ def bench(
         seeds=seeds,
         tasks=tasks,
         changes=_changes(settings or []),
+        precision=None if precision is None else known_precision(precision),
     )
+    slower = slow_precision(request.precision, "cpu") if engine != "ray" else None
+    if slower:
+        complain(slower)
     shelf = Shelf(out)
     cells = cells_of(request)
     prepared = planned(runs_of(cells), shelf, retry=retry, look_only=plan)

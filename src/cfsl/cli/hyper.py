@@ -8,9 +8,12 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, get_args
 
-from cfsl.errors import SpecError
+from cfsl.errors import SpecError, lookup
+
+if TYPE_CHECKING:
+    from cfsl.training.spec import Precision
 
 
 def look_in_current_folder() -> None:
@@ -57,3 +60,19 @@ def written_change(name: str, value: Any) -> str:
     """Write name=value so that `parsed_change` reads the same."""
     plain = isinstance(value, str) and parsed_value(value) == value
     return f"{name}={value if plain else json.dumps(value)}"
+
+
+def known_precision(text: str) -> Precision:
+    """Read the name of a precision to train in."""
+    from cfsl.training.spec import Precision
+
+    return lookup({name: name for name in get_args(Precision)}, text, "precision")
+
+
+def slow_precision(precision: Precision | None, device: str) -> str | None:
+    """Return what to say where a precision takes longer than the usual one."""
+    from cfsl.harness.devices import has_bfloat16
+
+    if precision != "bfloat16" or has_bfloat16(device):
+        return None
+    return "this processor has no instructions for bfloat16: --precision float32 takes less time here"

@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_args
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from cfsl.cli.console import print_event, say, stepping
+from cfsl.cli.hyper import known_precision, slow_precision
 from cfsl.cli.learning import ACCELERATIONS, Changes, Name, built_learner
 from cfsl.cli.setting import Setting, takes_setting
 from cfsl.errors import CfslError, SpecError, lookup
@@ -49,13 +50,12 @@ def train(
     ),
 ) -> None:
     """Train a learner, or go on with a run that was stopped; validated on tasks of the given type."""
-    from cfsl.harness.devices import has_bfloat16, require_device
+    from cfsl.harness.devices import require_device
     from cfsl.learners.maml_fast import why_not
     from cfsl.learners.maml_low import MamlLow
     from cfsl.results.evaluation import described
     from cfsl.training.loop import train as run_training
     from cfsl.training.recipes import fitted_to
-    from cfsl.training.spec import Precision
     from cfsl.training.tensorboard import require_tensorboard, tensorboard_log
 
     _require_defaults(setting)
@@ -69,15 +69,15 @@ def train(
         say(f"not accelerated: {slow}")
     data = setting.open()
     characters = data.info.recipe.channels == 1
-    if precision is not None:
-        lookup(dict.fromkeys(get_args(Precision)), precision, "precision")
-    own = {"epochs": epochs, "updates": updates, "precision": precision}
+    known = None if precision is None else known_precision(precision)
+    own = {"epochs": epochs, "updates": updates, "precision": known}
     asked = _training(learner, recipe, setting.spec(), own, training_seed, characters=characters)
     training = fitted_to(data, asked)
     if not json:
         say_what_was_fitted(asked, training, data)
-        if training.schedule.precision == "bfloat16" and not has_bfloat16(device):
-            say("this processor has no instructions for bfloat16: --precision float32 takes less time here")
+        slower = slow_precision(training.schedule.precision, device)
+        if slower:
+            say(slower)
     folder = out or Path("runs") / f"{learner.replace(':', '-')}-{setting.data}-{recipe}"
     run = {
         "learner": {"name": learner, **described(built)},

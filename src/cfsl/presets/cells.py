@@ -23,7 +23,7 @@ from cfsl.results.evaluation import described
 from cfsl.sampling import require_feasible
 from cfsl.spec import TaskSpec
 from cfsl.training.recipes import fitted_to
-from cfsl.training.spec import Training
+from cfsl.training.spec import Precision, Training
 
 _TRAINERS = {"tasks": "protonet", "pretraining": "pretrain_tune", "champion": "champion"}
 """Whose training serves all learners of a kind."""
@@ -47,6 +47,8 @@ class Request:
     tasks: int | None = None
     changes: Mapping[str, Mapping[str, Any]] | None = None
     """Hyper-parameters by learner, such as a sweep has found."""
+    precision: Precision | None = None
+    """Of training."""
 
 
 @dataclass(frozen=True)
@@ -197,6 +199,8 @@ class _Table:
             task = SHARED_EPISODES
         characters = opened(place.data, self._request.splits).info.recipe.channels == 1
         training = self._profile.training(kind, place.learner, task, characters)
+        if self._request.precision is not None:
+            training = training.replace(schedule=training.schedule.replace(precision=self._request.precision))
         if self._request.profile == "paper":
             return self._suite.paper_training(training, place)
         return training
