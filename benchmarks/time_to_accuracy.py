@@ -53,12 +53,16 @@ def learner_named(name: str) -> Any:
 
 
 def recipe_of(learner: Any, task: cfsl.TaskSpec) -> Training:
-    """Return the champion's recipe; for ProtoNets, which learn from single images, with episodes of 64 classes x 3."""
+    """Return the champion's recipe; for ProtoNets, which learn from single images, with episodes of 64 classes x 3.
+
+    Those have no turned classes: a net of that size takes long to make use of them.
+    """
     recipe = recipe_for("short", "champion", task)
     if isinstance(learner, Champion):
         return recipe
-    wide = recipe_for("short", "tasks", task).episodes
-    return recipe.replace(episodes=wide, schedule=recipe.schedule.replace(rate=PROTONET_RATE))
+    usual = recipe_for("short", "tasks", task)
+    schedule = recipe.schedule.replace(rate=PROTONET_RATE)
+    return recipe.replace(episodes=usual.episodes, augmentation=usual.augmentation, schedule=schedule)
 
 
 def timed(learner: Any, data: cfsl.Dataset, updates: int, seed: int, precision: str) -> Run:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import cfsl
 from cfsl.errors import DataFlowError, LearnerError
-from cfsl.harness.cost import measure_peak_memory
+from cfsl.harness.cost import measure_macs, measure_peak_memory
 from cfsl.harness.peak import PeakMemory
 from cfsl.harness.trace import Trace, joined
 from cfsl.harness.workers import Workers, _Sent, threads
@@ -166,3 +166,17 @@ def test_memory_of_tuning_does_not_grow_with_the_number_of_steps(glyphs: cfsl.Da
         meta = learner.init((1, 28, 28), torch.Generator().manual_seed(0))
         peaks.append(measure_peak_memory(learner, some_tasks(glyphs, 1), meta))
     assert peaks[0] == peaks[1] > 0
+
+
+def test_costs_are_measured_on_one_thread_whatever_is_set(glyphs: cfsl.Dataset) -> None:
+    seen = []
+
+    class Watched(Chance):
+        def predict(self, state: Any, images: Any) -> Any:
+            seen.append(torch.get_num_threads())
+            return super().predict(state, images)
+
+    with threads(2):
+        measure_macs(Watched(), some_tasks(glyphs, 1), {})
+        measure_peak_memory(Watched(), some_tasks(glyphs, 1), {})
+        assert seen == [1, 1] and torch.get_num_threads() == 2

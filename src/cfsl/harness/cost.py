@@ -12,6 +12,7 @@ from cfsl.data.tasks import Tasks
 from cfsl.harness.evaluate import task_info
 from cfsl.harness.macs import counting_macs
 from cfsl.harness.peak import PeakMemory
+from cfsl.harness.workers import threads
 from cfsl.learners.base import FixedEmbedding, Learner, Meta, Support
 
 
@@ -46,10 +47,10 @@ def _learn_and_predict(
     learning: AbstractContextManager[Any],
     answering: AbstractContextManager[Any],
 ) -> tuple[Any, Any]:
-    """Run the first task, watched; return what watched its two halves."""
+    """Run the first task, watched, on one thread: beside other processes, several would wait for each other."""
     task, info = tasks[0], task_info(tasks, tasks.numbers[0])
     embed = learner.embed if isinstance(learner, FixedEmbedding) else None
-    with torch.no_grad():
+    with threads(1), torch.no_grad():
         with learning as learned:
             state = learner.begin(meta, info)
             for support in task.support_sets:
