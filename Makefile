@@ -54,6 +54,7 @@ benchmark: setup
 	$(BIN)/python benchmarks/meta.py
 	$(BIN)/python benchmarks/scaling.py
 	$(BIN)/python benchmarks/precision.py
+	$(BIN)/python benchmarks/freed_memory.py
 
 clean:
 	rm -rf $(VENV) demo docs/_build docs/_generated

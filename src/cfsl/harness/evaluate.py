@@ -15,6 +15,7 @@ from torch import Tensor
 from cfsl.data.tasks import Tasks
 from cfsl.errors import LearnerError, SpecError
 from cfsl.harness.devices import require_device
+from cfsl.harness.freed_memory import freed_memory_kept
 from cfsl.harness.isolate import IsolatedRun
 from cfsl.harness.run import Outcome, StrictRun, TrustingRun
 from cfsl.harness.table import Table, embedding_table, remembered_table
@@ -147,7 +148,12 @@ def _run_variants(
     if getattr(learner, "needs_loading", False):
         _load(learner, tasks, meta)
     uses_table = _uses_table(learner, tasks, conditions)
-    with threads(1), torch.no_grad(), _started(learner, meta, conditions, embedded=uses_table) as run:
+    with (
+        threads(1),
+        freed_memory_kept(),
+        torch.no_grad(),
+        _started(learner, meta, conditions, embedded=uses_table) as run,
+    ):
         embedding = _table(run, learner, meta, tasks, conditions) if uses_table else None
         outcomes = []
         for task in _unlabelled(tasks):

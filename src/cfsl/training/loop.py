@@ -17,6 +17,7 @@ from cfsl.data.tasks import Tasks
 from cfsl.errors import CheckpointError, LearnerError
 from cfsl.harness.devices import require_device
 from cfsl.harness.evaluate import evaluate
+from cfsl.harness.freed_memory import freed_memory_kept
 from cfsl.harness.macs import counting_macs
 from cfsl.harness.state import flatten
 from cfsl.harness.workers import threads as on_threads
@@ -82,7 +83,7 @@ def train(
     require_device(device)
     identity = _identity(learner, training, data)
     twin = accelerated(learner, device) if accelerate and not training.iid else learner
-    with on_threads(threads):
+    with on_threads(threads), freed_memory_kept():
         about = {
             "identity": identity,
             "step_macs": _step_macs(objective_of(learner, training, data)),
