@@ -18,6 +18,8 @@ It comes from our own experiments, not from a paper. Four ideas, each of which t
    p(c | x) ~ sum over the prototypes u of c of exp(e(x, u)) + exp(k) / n^h sum over the n images i of c of odds(x is a
    copy of i). An image that is less close than k to every prototype is not familiar by class. Evidence is that of an
    odd drawing at worst: it is raised, for all prototypes alike, until that for the closest one is -2 nats.
+   Of a photograph, enough is left under a disc to tell its class; so a copy is also to be close to its prototype, and
+   p(c | x) ~ sum over u of exp(e(x, u)) (1 + exp(k) sum over i of odds(x is a copy of i)).
 
 In tasks whose targets are other images of the classes, the last part is far below the others. It decides in the
 instance test, where class embeddings fail as soon as the target is noisy or hidden in part.
@@ -277,7 +279,10 @@ class Champion(FrozenSpec):
         odds = copy_log_odds(state["params"], values, unpacked(state["codes"], values.shape[1]))
         by_copy = sums_by_label(odds + self._familiar(state), state["code_labels"], labels)
         images_kept = torch.bincount(state["code_labels"].long(), minlength=labels).clamp_min(1)
-        return torch.logaddexp(by_class, by_copy - self._crowd(state) * images_kept.log())
+        by_copy = by_copy - self._crowd(state) * images_kept.log()
+        if state["info"].image_shape[0] == 1:
+            return torch.logaddexp(by_class, by_copy)
+        return by_class + functional.softplus(by_copy)
 
     def _closeness(self, state: State, images: Float[Tensor, "n features"]) -> Float[Tensor, "n m"]:
         """Return e(x, u) for all images and prototypes."""
