@@ -18,8 +18,8 @@ It comes from our own experiments, not from a paper. Four ideas, each of which t
    p(c | x) ~ sum over the prototypes u of c of exp(e(x, u)) + exp(k) / n^h sum over the n images i of c of odds(x is a
    copy of i). An image that is less close than k to every prototype is not familiar by class. Evidence is that of an
    odd drawing at worst: it is raised, for all prototypes alike, until that for the closest one is -2 nats.
-   Of a photograph, enough is left under a disc to tell its class; so a copy is also to be close to its prototype, and
-   p(c | x) ~ sum over u of exp(e(x, u)) (1 + exp(k) sum over i of odds(x is a copy of i)).
+   Of a photograph, a disc leaves enough to be embedded by; so a copy is also to be close to the prototype that it is
+   part of: p(c | x) ~ sum over the prototypes u of c of exp(e(x, u)) (1 + exp(k) sum over the images i of u of odds).
 
 In tasks whose targets are other images of the classes, the last part is far below the others. It decides in the
 instance test, where class embeddings fail as soon as the target is noisy or hidden in part.
@@ -68,8 +68,8 @@ _PHOTO_SIZES = (0.75, 1.0, 1.25)
 """Training shows crops at the first of them."""
 _FAMILIAR_BY_EVIDENCE, _ODDEST = 2.0, -2.0
 """k, and the evidence for the closest prototype at least, in nats; chosen on validation tasks."""
-_FAMILIAR, _FAMILIAR_PHOTO = 0.7, 0.4
-"""k / s where closeness is a cosine, for characters and for photographs, which are less close to their prototypes."""
+_FAMILIAR, _FAMILIAR_PHOTO = 0.7, 0.35
+"""k / s where closeness is a cosine, for characters and for photographs."""
 _CROWD_BY_EVIDENCE, _CROWD, _CROWD_PHOTO = 3.0, 1.0, 0.0
 """h where closeness is evidence, and where it is a cosine, for characters and for photographs: 0 is the sum over the
 images of a label, 1 their mean; with more, less is made of copies of what is known well. Chosen on validation tasks."""
@@ -248,7 +248,7 @@ class Champion(FrozenSpec):
         if self.knows_copies:
             codes = -(-pixel_count(info.image_shape) // 8)
             state["codes"] = torch.zeros(0, codes, dtype=torch.uint8, device=info.device)
-            state["code_labels"] = torch.zeros(0, dtype=torch.int16, device=info.device)
+            state["code_prototypes"] = torch.zeros(0, dtype=torch.int16, device=info.device)
         return state
 
     def observe(self, state: State, support: Support) -> State:
@@ -266,23 +266,24 @@ class Champion(FrozenSpec):
         seen = state | {"labels": labels, "counts": counts, "means": self._kept(means, _byte_step(state))}
         if self.knows_copies:
             seen["codes"] = torch.cat([state["codes"], packed(support.images[:, features:])])
-            seen["code_labels"] = torch.cat([state["code_labels"], support.labels.to(torch.int16)])
+            seen["code_prototypes"] = torch.cat([state["code_prototypes"], slots.to(torch.int16)])
         return seen | {"first": first, "seen": state["seen"] + 1}
 
     def predict(self, state: State, images: Float[Tensor, "n numbers"]) -> Float[Tensor, "n labels"]:
         """Return log p(c | x) but for a constant: by class, and by copies."""
         features, labels = state["means"].shape[1], state["info"].labels
-        by_class = sums_by_label(self._closeness(state, images[:, :features]), state["labels"], labels)
+        close = self._closeness(state, images[:, :features])
+        by_class = sums_by_label(close, state["labels"], labels)
         if not self.knows_copies:
             return by_class
-        values = images[:, features:]
-        odds = copy_log_odds(state["params"], values, unpacked(state["codes"], values.shape[1]))
-        by_copy = sums_by_label(odds + self._familiar(state), state["code_labels"], labels)
-        images_kept = torch.bincount(state["code_labels"].long(), minlength=labels).clamp_min(1)
-        by_copy = by_copy - self._crowd(state) * images_kept.log()
-        if state["info"].image_shape[0] == 1:
-            return torch.logaddexp(by_class, by_copy)
-        return by_class + functional.softplus(by_copy)
+        values, prototypes = images[:, features:], state["code_prototypes"].long()
+        kept = state["labels"][prototypes]
+        odds = copy_log_odds(state["params"], values, unpacked(state["codes"], values.shape[1])) + self._familiar(state)
+        if state["info"].image_shape[0] > 1:
+            odds = odds + close[:, prototypes]
+        images_kept = torch.bincount(kept.long(), minlength=labels).clamp_min(1)
+        by_copy = sums_by_label(odds, kept, labels) - self._crowd(state) * images_kept.log()
+        return torch.logaddexp(by_class, by_copy)
 
     def _closeness(self, state: State, images: Float[Tensor, "n features"]) -> Float[Tensor, "n m"]:
         """Return e(x, u) for all images and prototypes."""
