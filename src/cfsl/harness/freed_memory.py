@@ -2,7 +2,7 @@
 
 The C library of most Linux systems hands every block of more than 32 MB back as soon as it is freed, and the system
 clears the next one page by page: for every map of every layer. That is half the time of an update on photographs, and
-a tenth to a quarter on characters. Here the process keeps what is freed, as long as something is computed. It may hold
+up to as much on characters. Here the process keeps what is freed, as long as something is computed. It may hold
 more memory meanwhile, since blocks of other sizes do not always fit into what is left. No number depends on it.
 """
 
