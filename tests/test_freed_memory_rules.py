@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import ctypes
-import resource
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import torch
 
 import cfsl
 from cfsl.harness import freed_memory
@@ -28,39 +26,46 @@ needs_glibc = pytest.mark.skipif(
 )
 
 
-def faults(times: int = 5, settling: int = 30) -> int:
-    """Make and drop a large map again and again, and return how many pages the system had to bring.
+FAULTS = f"""
+import resource
+import torch
+from cfsl.harness.freed_memory import freed_memory_kept
 
-    Memory is handed out with some room for alignment, so that the first maps do not fit into each other's places.
-    """
+def faults(times=5, settling=30):
+    # Memory is handed out with some room for alignment, so that the first maps do not fit into each other's places.
     for _ in range(settling):
-        torch.ones(NUMBERS)
+        torch.ones({NUMBERS})
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
     for _ in range(times):
-        torch.ones(NUMBERS)
+        torch.ones({NUMBERS})
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+outside = faults()
+"""
+
+
+def printed(script: str) -> list[float]:
+    """Run a script in a new process, whose memory nothing has been kept in yet, and return the numbers it prints."""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    return [float(number) for number in done.stdout.split()]
 
 
 @needs_glibc
 def test_a_map_takes_the_place_of_the_one_before_it() -> None:
-    outside = faults()
-    with freed_memory_kept():
-        inside = faults()
+    outside, inside = printed(f"{FAULTS}\nwith freed_memory_kept():\n    print(outside, faults())")
     assert inside * 10 < outside
 
 
 @needs_glibc
 def test_a_block_within_another_does_not_end_it() -> None:
-    outside = faults()
-    with freed_memory_kept():
-        with freed_memory_kept():
-            pass
-        assert faults() * 10 < outside
+    nested = "with freed_memory_kept():\n    with freed_memory_kept():\n        pass\n    print(outside, faults())"
+    outside, inside = printed(f"{FAULTS}\n{nested}")
+    assert inside * 10 < outside
 
 
 @needs_glibc
 def test_memory_goes_back_to_the_system_at_the_end() -> None:
-    script = f"""
+    (given_back,) = printed(f"""
 import torch
 from cfsl.harness.freed_memory import freed_memory_kept
 def resident():
@@ -71,9 +76,8 @@ with freed_memory_kept():
     del maps
     kept = resident()
 print(kept - resident())
-"""
-    given_back = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
-    assert float(given_back) > 3 * MEGABYTES
+""")
+    assert given_back > 3 * MEGABYTES
 
 
 def test_it_is_kept_in_training_and_in_evaluation_and_no_longer(tmp_path: Path, glyphs: cfsl.Dataset) -> None:
