@@ -34,11 +34,11 @@ from cfsl.report.remake import remake
 from cfsl.report.series import learning_curves, lines_of
 from cfsl.report.serve import LOOPBACK, Built, server
 from cfsl.report.styles import DARK, LIGHT, styles
-from cfsl.report.table_forms import csv_form, latex_form, markdown_form
+from cfsl.report.table_forms import FORMS, csv_form, latex_form, markdown_form
 from cfsl.report.tables import Entry, text_table
 from cfsl.results.published import published_cell
 from cfsl.spec import TaskSpec
-from report_cards import card, cards_of, written
+from report_cards import card, cards_of, summary, written
 
 ROOT = Path(__file__).parent.parent
 A3, B3 = TaskSpec.type_a(3), TaskSpec.type_b(3)
@@ -519,11 +519,37 @@ def test_settings_have_the_same_name_in_every_column():
     }
 
 
-def test_settings_chosen_for_every_column_are_one_row():
+def test_settings_that_a_profile_chose_for_every_column_are_one_row():
     cards = [found("protonet", 0.9, TaskSpec.type_b(nss)) for nss in (3, 5)]
     cards[1].card["learner"]["settings"] = {"metric": "cosine"}
     (board,) = (board for board in boards(cards) if board.suite == "table1")
     assert {label: list(row) for label, row in board.rows.items()} == {"protonet": ["B3", "B5"]}
+
+
+def test_cards_of_no_profile_name_whatever_is_not_usual_on_all_boards():
+    """The one card of its learner on its board, but not what that learner is elsewhere."""
+    usual = [found("protonet", 0.9, TaskSpec.type_b(nss)) for nss in (3, 5)]
+    other = found("protonet", 0.8, TaskSpec.type_b(10), profile=None)
+    other.card["learner"]["settings"] = usual[0].card["learner"]["settings"] | {"metric": "cosine"}
+    ranked = [board for board in boards([other, *usual]) if board.suite == "table1"]
+    assert {board.profile: list(board.rows) for board in ranked} == {
+        "own": ["protonet (metric=cosine)"],
+        "quick": ["protonet"],
+    }
+
+
+def test_a_number_that_several_epochs_have_together_says_so_wherever_it_is_shown():
+    alone, together = found("protonet", 0.9), found("maml_low", 0.5)
+    together.card["ensemble"] = {"members": 5, "metrics": {**together.card["metrics"], "accuracy": summary(0.75)}}
+    ranked = [board for board in leaderboards(boards([alone, together]), {}) if board.suite == "table1"]
+    for form in ("text", "markdown", "latex"):
+        shown = FORMS[form](ranked, None)
+        assert shown.count("(5)") == 1 and "n epochs of a run answer together" in shown
+        line = next(line for line in shown.splitlines() if "75.00" in line)
+        assert "(5)" in line and "50.00" not in line
+    lines = list(csv.DictReader(io.StringIO(FORMS["csv"](ranked, None))))
+    assert {line["learner"]: line["members"] for line in lines} == {"protonet": "1", "maml_low": "5"}
+    assert "5 epochs of a run together" in page(Material(["x"], [alone, together]))
 
 
 def test_weights_from_another_data_set_are_no_training_seed():

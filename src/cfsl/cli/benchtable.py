@@ -10,7 +10,7 @@ from cfsl.engine.shelf import Shelf
 from cfsl.errors import CardError
 from cfsl.presets.cells import Cell
 from cfsl.presets.suites import SUITES
-from cfsl.report.tables import LEGEND, Entry, entry_of, text_table
+from cfsl.report.tables import LEGEND, TOGETHER, Entry, entry_of, text_table
 from cfsl.results.card import read_card
 from cfsl.results.published import published_cell
 
@@ -32,6 +32,8 @@ class SuiteTable:
         yield from text_table(title, self.columns, self.entries, width)
         if any(entry.published for row in self.entries.values() for entry in row.values()):
             yield from ("", *LEGEND)
+        if any(entry.members > 1 for row in self.entries.values() for entry in row.values()):
+            yield TOGETHER
 
     def rows(self) -> Iterator[dict[str, Any]]:
         """Return an object a cell, for programs."""
@@ -48,6 +50,7 @@ class SuiteTable:
                     "ci95": entry.ci95,
                     "seeds": entry.seeds,
                     "seed_std": entry.seed_std,
+                    "members": entry.members,
                     "published": None if theirs is None else theirs.accuracy,
                     "status": None if theirs is None else theirs.status,
                     "difference": entry.difference,

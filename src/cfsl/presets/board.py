@@ -7,6 +7,7 @@ different profiles, data sets or splits are on different boards.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -63,9 +64,9 @@ def boards(cards: Iterable[Found]) -> list[Board]:
         for suite, column in places_of(tasks):
             key = (suite, tasks["data"], tasks["splits"], profile_of(found.card))
             places.setdefault(key, {}).setdefault(column, []).append(found)
-    order = list(SUITES)
+    order, usual = list(SUITES), _usual_settings(one for columns in places.values() for one in _all_of(columns))
     return [
-        _board(*key, columns)
+        _board(*key, columns, usual)
         for key, columns in sorted(places.items(), key=lambda item: (order.index(item[0][0]), item))
     ]
 
@@ -92,10 +93,18 @@ def _same(spec: TaskSpec, stated: Mapping[str, Any]) -> bool:
     return spec.model_dump(mode="json") == stated
 
 
-def _board(suite: str, data: str, splits: str, profile: str, found: Mapping[str, Sequence[Found]]) -> Board:
+def _all_of(columns: Mapping[str, Sequence[Found]]) -> Iterator[Found]:
+    """Yield all cards of a board, column by column."""
+    for cards in columns.values():
+        yield from cards
+
+
+def _board(
+    suite: str, data: str, splits: str, profile: str, found: Mapping[str, Sequence[Found]], usual: Mapping[str, str]
+) -> Board:
     columns = [column for column in SUITES[suite].columns(data) if column in found]
     rows: dict[str, dict[str, list[Found]]] = {}
-    labels = _Labels([found[column] for column in columns])
+    labels = _Labels([found[column] for column in columns], usual if profile == OWN else None)
     for column in columns:
         for one in sorted(found[column], key=lambda one: (seed_of(one.card), one.path)):
             rows.setdefault(labels.of(one.card), {}).setdefault(column, []).append(one)
@@ -106,7 +115,7 @@ def _board(suite: str, data: str, splits: str, profile: str, found: Mapping[str,
         splits,
         profile,
         columns,
-        dict(sorted(rows.items(), key=lambda row: known.index(_name(row[0], known)))),
+        dict(sorted(rows.items(), key=lambda row: (known.index(_name(row[0], known)), row[0]))),
     )
 
 
@@ -117,29 +126,41 @@ def _name(label: str, known: Sequence[str]) -> str:
 
 
 class _Labels:
-    """What the rows of a board are called: their learner and, where it has several settings in a column, what differs.
+    """What the rows of a board are called: their learner and, where it matters, what differs from its usual settings.
 
-    The settings that fill most columns need no mention.
+    A profile chooses settings for every column, and they are one row unless a column has several; the ones that fill
+    most columns need no mention. Cards of no profile have whatever settings somebody gave: all others than the usual
+    ones of all boards, which are given, have rows of their own.
     """
 
-    def __init__(self, columns: Sequence[Sequence[Found]]) -> None:
+    def __init__(self, columns: Sequence[Sequence[Found]], usual: Mapping[str, str] | None) -> None:
         shown: dict[str, dict[str, set[int]]] = {}
         for number, cards in enumerate(columns):
             for one in cards:
                 shown.setdefault(_row_name(one.card), {}).setdefault(_settings(one.card), set()).add(number)
-        self._usual = {name: max(variants, key=lambda key: len(variants[key])) for name, variants in shown.items()}
-        self._ambiguous = {
+        self._usual = usual or {
+            name: max(variants, key=lambda key: len(variants[key])) for name, variants in shown.items()
+        }
+        self._told_apart = {
             name
             for name, variants in shown.items()
-            if sum(len(numbers) for numbers in variants.values()) > len(set().union(*variants.values()))
+            if usual or sum(len(numbers) for numbers in variants.values()) > len(set().union(*variants.values()))
         }
 
     def of(self, card: Card) -> str:
         name = _row_name(card)
-        if name not in self._ambiguous:
+        if name not in self._told_apart:
             return name
         difference = _difference(json.loads(self._usual[name]), card["learner"]["settings"])
         return f"{name} ({difference})" if difference else name
+
+
+def _usual_settings(cards: Iterable[Found]) -> dict[str, str]:
+    """Return the settings that most cards of a learner have; the first ones where several have as many."""
+    counted: dict[str, Counter[str]] = {}
+    for one in cards:
+        counted.setdefault(_row_name(one.card), Counter())[_settings(one.card)] += 1
+    return {name: settings.most_common(1)[0][0] for name, settings in counted.items()}
 
 
 def _row_name(card: Card) -> str:

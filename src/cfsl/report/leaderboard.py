@@ -91,6 +91,11 @@ class Leaderboard:
         return {row.label: {column: cell.entry for column, cell in row.cells.items()} for row in self.rows}
 
     @property
+    def has_ensembles(self) -> bool:
+        """Whether several epochs of a run answer together in any cell."""
+        return any(cell.entry.members > 1 for row in self.rows for cell in row.cells.values())
+
+    @property
     def has_published(self) -> bool:
         """Whether a paper has a number for any cell."""
         return any(cell.entry.published for row in self.rows for cell in row.cells.values())

@@ -204,6 +204,8 @@ def _standing(row: Row, column: str, cell: Cell) -> str:
     seeds = "" if cell.entry.seeds == 1 else f", mean of {cell.entry.seeds} training seeds"
     if cell.entry.seed_std is not None:
         seeds += f" (deviation {100 * cell.entry.seed_std:.2f})"
+    if cell.entry.members > 1:
+        seeds += f", {cell.entry.members} epochs of a run together"
     if row.breaks_law:
         words = "not ranked"
     elif cell.mark == "best":

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from cfsl.report.leaderboard import Cell, Leaderboard, Row, places
-from cfsl.report.tables import LEGEND, text_table
+from cfsl.report.tables import LEGEND, TOGETHER, text_table, together_mark
 
 _MARKDOWN = str.maketrans({character: f"\\{character}" for character in "\\`*_{}[]<>|#"})
 _LATEX = str.maketrans(
@@ -21,7 +21,7 @@ _STATUS = {"sound": "", "superseded": " (s)", "trend": " (t)"}
 _LATEX_STATUS = {"sound": "", "superseded": r"^{\dagger}", "trend": r"^{\ddagger}"}
 _CSV = (
     *("suite", "data", "splits", "profile", "learner", "column"),
-    *("accuracy", "ci95", "seeds", "seed_std", "published", "status", "cards"),
+    *("accuracy", "ci95", "seeds", "seed_std", "members", "published", "status", "cards"),
 )
 _NARROW = 6
 """Columns that fit one column of a paper."""
@@ -35,7 +35,8 @@ def text_form(boards: Sequence[Leaderboard], out: Path | None, width: int = 120)
     for board in boards:
         title = f"{board.title}, profile {board.profile}: {board.what}"
         lines = [*text_table(title, list(board.columns), board.entries, width)]
-        parts.append("\n".join([*lines, *(["", *LEGEND] if board.has_published else [])]))
+        legend = [*(LEGEND if board.has_published else []), *([TOGETHER] if board.has_ensembles else [])]
+        parts.append("\n".join([*lines, *(["", *legend] if legend else [])]))
     return "\n\n".join(parts) + "\n"
 
 
@@ -47,7 +48,7 @@ def csv_form(boards: Sequence[Leaderboard], out: Path | None) -> str:
     for board, row, column, cell in places(boards):
         entry, theirs = cell.entry, cell.entry.published
         place = (board.suite, board.data, board.splits, board.profile, row.label, column)
-        ours = (entry.mean, entry.ci95, entry.seeds, entry.seed_std)
+        ours = (entry.mean, entry.ci95, entry.seeds, entry.seed_std, entry.members)
         published = (theirs.accuracy, theirs.status) if theirs else (None, None)
         writer.writerow((*place, *ours, *published, " ".join(found.path for found in cell.cards)))
     return text.getvalue()
@@ -83,6 +84,8 @@ def _notes(board: Leaderboard) -> Iterator[str]:
         yield "\\* breaks the data-flow law on purpose: an upper bound, not ranked."
     if any(row.transductive for row in board.rows):
         yield "\\~ transductive: looks at all targets together."
+    if board.has_ensembles:
+        yield TOGETHER
     if board.has_published:
         yield LEGEND[1].replace("(s)", "Published numbers: (s)")
 
@@ -100,7 +103,8 @@ def _md_cells(board: Leaderboard, row: Row, out: Path | None) -> Iterator[str]:
         number = f"{100 * cell.entry.mean:.2f}"
         shown = f"**{number}**" if cell.mark else number
         link = _link(cell.cards[0].path, out)
-        yield f"[{shown}]({link})" + (f" ± {100 * cell.entry.ci95:.2f}" if cell.entry.ci95 is not None else "")
+        width = f" ± {100 * cell.entry.ci95:.2f}" if cell.entry.ci95 is not None else ""
+        yield f"[{shown}]({link}){width}{together_mark(cell.entry)}"
 
 
 def _md_published(board: Leaderboard, row: Row) -> Iterator[str]:
@@ -161,6 +165,8 @@ def _caption(board: Leaderboard) -> str:
         parts.append(r"$^{*}$ An upper bound that breaks the data-flow law, not ranked.")
     if any(row.transductive for row in board.rows):
         parts.append(r"$^{\sim}$ Transductive.")
+    if board.has_ensembles:
+        parts.append(TOGETHER)
     if board.has_published:
         parts.append(r"Published: $^{\dagger}$ superseded, $^{\ddagger}$ trend only.")
     return " ".join(parts)
@@ -171,7 +177,7 @@ def _tex_cell(cell: Cell | None) -> str:
         return "--"
     width = f" \\pm {100 * cell.entry.ci95:.2f}" if cell.entry.ci95 is not None else ""
     number = f"{100 * cell.entry.mean:.2f}{width}"
-    return f"$\\mathbf{{{number}}}$" if cell.mark else f"${number}$"
+    return (f"$\\mathbf{{{number}}}$" if cell.mark else f"${number}$") + together_mark(cell.entry)
 
 
 def _tex_published(cell: Cell | None) -> str:

@@ -21,6 +21,8 @@ class Entry:
     """Half the width of the 95 % interval over tasks; with several seeds, the mean of theirs."""
     seeds: int = 1
     seed_std: float | None = None
+    members: int = 1
+    """How many epochs of a run answer together."""
     published: PublishedCell | None = None
     why_not: str = ""
 
@@ -51,7 +53,8 @@ def entry_of(cards: Sequence[Mapping[str, Any]], published: PublishedCell | None
     summary = over_seeds([accuracy["mean"] for accuracy in accuracies])
     widths = [accuracy["ci95"] for accuracy in accuracies if accuracy["ci95"] is not None]
     ci95 = sum(widths) / len(widths) if widths else None
-    return Entry(summary.mean, ci95, summary.count, summary.std, published)
+    members = max(int(card["ensemble"]["members"]) if "ensemble" in card else 1 for card in cards)
+    return Entry(summary.mean, ci95, summary.count, summary.std, members, published)
 
 
 def plus_minus(summary: Mapping[str, Any]) -> str:
@@ -88,7 +91,13 @@ def _ours(entry: Entry | None) -> str:
         return ""
     if entry.mean is None:
         return "n/a" if entry.why_not else "-"
-    return f"{100 * entry.mean:.2f}" + (f" +-{100 * entry.ci95:.2f}" if entry.ci95 is not None else "")
+    width = f" +-{100 * entry.ci95:.2f}" if entry.ci95 is not None else ""
+    return f"{100 * entry.mean:.2f}{width}{together_mark(entry)}"
+
+
+def together_mark(entry: Entry) -> str:
+    """Return what is put after a number that several epochs of a run have together: how many."""
+    return f" ({entry.members})" if entry.members > 1 else ""
 
 
 _MARKS = {"sound": "", "superseded": " (s)", "trend": " (t)"}
@@ -106,6 +115,7 @@ def _apart(entry: Entry | None) -> str:
     return f"{100 * entry.difference:+.2f}" + (" inside" if entry.is_inside else "")
 
 
+TOGETHER = "(n): n epochs of a run answer together."
 LEGEND = (
     "Accuracy in %, +- half the 95 % interval over tasks. inside: the published number is in our interval.",
     "(s) superseded: the published number comes from a bug. (t) trend only. Why: 'cfsl results published'.",
