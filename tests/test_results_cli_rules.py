@@ -12,7 +12,7 @@ import pytest
 
 from cfsl.report.card_text import text_plot
 from cfsl.results.collect import collected
-from cfsl.results.table import COLUMNS
+from cfsl.results.table import COLUMNS, percent
 
 ROOT = Path(__file__).parent.parent
 GOLDEN = ROOT / "tests" / "golden" / "cards"
@@ -277,3 +277,19 @@ def test_compare_refuses_cards_that_it_cannot_check(run, three, cards):
         assert done.code == 2 and says in done.err and done.err.count("\n") == 1
     shutil.copy("chance.answers.npz", "nn.answers.npz")
     assert "nn.json: answers.bytes is " in run("compare", "nn.json", "chance.json").err
+
+
+@pytest.mark.parametrize(
+    ("mean", "ci95", "sign", "shown"),
+    [
+        (0.9867, 0.0017, "", "98.67 +- 0.17"),
+        (0.998846, 0.000079, "", "99.885 +- 0.008"),
+        (-0.000076, 0.000036, "+", "-0.008 +- 0.004"),
+        (0.0123, 0.002, "+", "+1.23 +- 0.20"),
+        (1.0, 0.0, "", "100.00 +- 0.00"),
+        (0.5, None, "", "50.00"),
+        (None, None, "", "-"),
+    ],
+)
+def test_so_many_tasks_that_two_digits_would_hide_their_interval_are_shown_with_three(mean, ci95, sign, shown):
+    assert percent(mean, ci95, sign) == shown

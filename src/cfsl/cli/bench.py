@@ -115,12 +115,12 @@ def _result(shelf: Shelf, step: Step) -> str:
     """Say what came out of a step."""
     from cfsl.report.tables import headline
     from cfsl.results.card import read_card
+    from cfsl.results.table import percent
 
     if step.kind != "card":
         return f"{step.label}: done"
     accuracy = headline(read_card(shelf.card(step.spec)))["accuracy"]
-    interval = "" if accuracy["ci95"] is None else f" +- {100 * accuracy['ci95']:.2f}"
-    return f"{step.label.removesuffix(', costs')}: {100 * accuracy['mean']:.2f}{interval} %"
+    return f"{step.label.removesuffix(', costs')}: {percent(accuracy['mean'], accuracy['ci95'])} %"
 
 
 def _stop(number: int, frame: object) -> None:

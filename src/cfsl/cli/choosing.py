@@ -162,14 +162,12 @@ def _say_table(learner: str, tried: list[Tried], tasks: Tasks) -> None:
 
 
 def _shown(one: Tried) -> list[str]:
+    from cfsl.results.table import percent
+
     values = [written_change("", value).removeprefix("=") for value in one.values.values()]
-    accuracy = _percent(one.accuracy["mean"], one.accuracy["ci95"])
-    compared = ["", ""] if one.best else [_percent(one.difference, one.ci95), f"{one.p:.2g}"]
+    accuracy = percent(one.accuracy["mean"], one.accuracy["ci95"])
+    compared = ["", ""] if one.best else [percent(one.difference, one.ci95), f"{one.p:.2g}"]
     return [*values, accuracy, *compared, f"{one.atm:.4f}"]
-
-
-def _percent(mean: float, ci95: float | None) -> str:
-    return f"{100 * mean:.2f}" + (f" +- {100 * ci95:.2f}" if ci95 is not None else "")
 
 
 def _options(values: dict[str, Any]) -> str:

@@ -198,9 +198,11 @@ def _say_result(learner: str, tasks: Tasks, card: dict[str, Any]) -> None:
 
 
 def _say_metrics(metrics: dict[str, Any], macs: dict[str, int]) -> None:
+    from cfsl.results.table import percent
+
     accuracy, entropy, memory = metrics["accuracy"], metrics["cross_entropy"], metrics["atm"]
-    interval = f" +- {100 * accuracy['ci95']:.2f} (95 % over tasks)" if accuracy["ci95"] is not None else ""
-    say(f"  accuracy       {100 * accuracy['mean']:.2f} %{interval}")
+    interval = " (95 % over tasks)" if accuracy["ci95"] is not None else ""
+    say(f"  accuracy       {percent(accuracy['mean'], accuracy['ci95'])} %{interval}")
     say(f"  cross-entropy  {entropy['mean']:.3f}")
     say(f"  ATM            {memory['total']:.4f} ({memory['representation']:.4f} representation)")
     say(f"  MACs           {macs['adaptation']:,} to learn, {macs['prediction']:,} to answer")

@@ -272,19 +272,17 @@ def _say_outcome(job: Job, rows: Sequence[Row], best: dict[str, Any] | None) -> 
 
 
 def _cells(row: Row) -> list[str]:
+    from cfsl.results.table import percent
+
     values = [_value(value) for value in row.values.values()]
     if row.accuracy is None or row.macs is None:
         return [row.mark, str(row.trial), *values, row.state]
     compared = ["", ""]
     if not row.best and row.difference is not None:
-        compared = [_percent(row.difference, row.difference_ci95), f"{row.p:.2g}"]
+        compared = [percent(row.difference, row.difference_ci95), f"{row.p:.2g}"]
     millions = (row.macs["adaptation"] + row.macs["prediction"]) / 1e6
-    accuracy = _percent(row.accuracy, row.ci95)
+    accuracy = percent(row.accuracy, row.ci95)
     return [row.mark, str(row.trial), *values, accuracy, *compared, f"{row.atm:.4f}", f"{millions:,.1f}"]
-
-
-def _percent(mean: float, ci95: float | None) -> str:
-    return f"{100 * mean:.2f}" + (f" +- {100 * ci95:.2f}" if ci95 is not None else "")
 
 
 def _value(value: Any) -> str:

@@ -81,6 +81,7 @@ def compare(
     """Compare two learners on the same tasks, by a paired test on their answers."""
     from cfsl.results.compare import compare_cards
     from cfsl.results.manifests import Manifests
+    from cfsl.results.table import percent
 
     compared = compare_cards(a, b, Manifests(manifests))
     if json:
@@ -89,15 +90,14 @@ def compare(
     tasks = compared.cards[0]["tasks"]
     say(f"{tasks['data']}/{tasks['split']}, type {tasks['task_type']}, {tasks['spec']['nss']} support sets")
     for letter, path, card, accuracy in zip("AB", (a, b), compared.cards, compared.accuracies, strict=True):
-        width = "" if accuracy.ci95 is None else f" +- {100 * accuracy.ci95:.2f}"
         say(f"  {letter}  {card['learner']['name']}, {path}")
-        say(f"     accuracy {100 * accuracy.mean:.2f} %{width}, ATM {card['metrics']['atm']['total']:.4f}")
+        say(f"     accuracy {percent(accuracy.mean, accuracy.ci95)} %, ATM {card['metrics']['atm']['total']:.4f}")
         say(f"     MACs {card['macs']['adaptation']:,} to learn, {card['macs']['prediction']:,} to answer")
     if compared.ensembles:
         say("  (the ensembles of both; ATM and MACs are those of one member)")
     paired = compared.paired
-    width = "" if paired.ci95 is None else f" +- {100 * paired.ci95:.2f}"
-    say(f"  A - B {100 * paired.difference:+.2f}{width} points (95 % over tasks), p = {paired.p:.2g}")
+    apart = percent(paired.difference, paired.ci95, "+")
+    say(f"  A - B {apart} points (95 % over tasks), p = {paired.p:.2g}")
     say(compared.sentence)
 
 

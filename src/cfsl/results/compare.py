@@ -17,6 +17,7 @@ from cfsl.metrics.paired import PairedComparison, compare
 from cfsl.results.card import RESULT, Card, kind_of, share_tasks
 from cfsl.results.collect import sound_card
 from cfsl.results.manifests import Manifests
+from cfsl.results.table import percent
 from cfsl.results.verify import answers_beside
 
 SIGNIFICANT = 0.05
@@ -42,8 +43,7 @@ class Compared:
         if paired.p >= SIGNIFICANT:
             return f"no difference that {tasks} can show (p = {paired.p:.2g})"
         better, worse = names if paired.difference > 0 else reversed(names)
-        width = "" if paired.ci95 is None else f" +- {100 * paired.ci95:.2f}"
-        size = f"{100 * abs(paired.difference):.2f}{width}"
+        size = percent(abs(paired.difference), paired.ci95)
         return f"{better} is better than {worse} by {size} points, over {tasks} (p = {paired.p:.2g})"
 
 

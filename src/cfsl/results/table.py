@@ -49,6 +49,8 @@ def _corruption(card: Card) -> str | None:
 
 _SCHEDULE = ("checkpoint", "identity", "training", "schedule")
 _AROUND = ("circumstances", "environment")
+_SMALL = 0.0002
+"""Half an interval of two hundredths of a point."""
 
 COLUMNS: Mapping[str, Callable[[Card], Any]] = {
     "data": _at("tasks", "data"),
@@ -171,11 +173,15 @@ def _short(row: Row) -> dict[str, str]:
     }
 
 
-def percent(mean: float | None, ci95: float | None) -> str:
-    """Write a fraction as percent, with its interval if it has one."""
+def percent(mean: float | None, ci95: float | None, sign: str = "") -> str:
+    """Write a fraction as percent, with its interval if it has one; so many tasks that it is small want a third digit.
+
+    `sign` is "+" for differences.
+    """
     if mean is None:
         return "-"
-    return f"{100 * mean:.2f}" + (f" +- {100 * ci95:.2f}" if ci95 is not None else "")
+    digits = 3 if ci95 is not None and 0 < ci95 < _SMALL else 2
+    return f"{100 * mean:{sign}.{digits}f}" + (f" +- {100 * ci95:.{digits}f}" if ci95 is not None else "")
 
 
 def _text(value: Any, form: str = "") -> str:
