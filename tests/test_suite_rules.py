@@ -242,3 +242,11 @@ def test_training_is_validated_on_as_many_support_sets_as_validation_classes_all
     (tmp_path / "mine.json").write_text(json.dumps(parts))
     data = opened(DATA[0], str(tmp_path / "mine.json"))
     assert fitted_to(data, recipe_for("short", "tasks", asked)).validation == fitted
+
+
+def test_a_run_is_the_same_whether_the_usual_split_is_named_or_not():
+    hashes = [
+        {cell.run.hash for cell in cells("table1", learners=("protonet",), splits=splits) if cell.run}
+        for splits in (None, "like_omniglot")
+    ]
+    assert hashes[0] == hashes[1] and hashes[0]

@@ -220,8 +220,9 @@ def opened(name: str, splits: str | None) -> Dataset:
 
 
 def data_spec(data: Dataset, splits: str | None) -> DataSpec:
-    """Return the identity of an open data set."""
-    return DataSpec(name=data.name, splits=splits, fingerprint=data.fingerprint, splits_hash=splits_hash(data.splits))
+    """Return the identity of an open data set: the same whether its usual split was named or not."""
+    named = None if splits == data.info.default_splits else splits
+    return DataSpec(name=data.name, splits=named, fingerprint=data.fingerprint, splits_hash=splits_hash(data.splits))
 
 
 def learner_spec(name: str, changes: Mapping[str, Any]) -> LearnerSpec:

@@ -7,7 +7,8 @@ import json
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 
-from cfsl.presets.board import Found, profile_of, seed_of
+from cfsl.presets.board import Found, profile_of
+from cfsl.presets.row_names import seed_of
 from cfsl.report.bibliography import ENTRIES, keys_of
 from cfsl.report.draw_task import describe_spec
 from cfsl.report.evidence import Evidence

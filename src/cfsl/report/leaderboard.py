@@ -69,6 +69,8 @@ class Leaderboard:
     rows: Sequence[Row]
     untested: tuple[str, ...]
     """Columns whose best could not be tested against every other: predictions are missing, or tasks differ."""
+    repeats: int = 0
+    """How many cards are left out since another has their learner, training and seed."""
 
     @property
     def title(self) -> str:
@@ -89,6 +91,14 @@ class Leaderboard:
     def entries(self) -> dict[str, dict[str, Entry]]:
         """By learner, then by column."""
         return {row.label: {column: cell.entry for column, cell in row.cells.items()} for row in self.rows}
+
+    @property
+    def repeats_words(self) -> str:
+        """Say how many cards are left out, if there are any."""
+        if not self.repeats:
+            return ""
+        cards = "1 card is" if self.repeats == 1 else f"{self.repeats} cards are"
+        return f"{cards} left out: another has the same learner, training and seed, and as many tasks or more."
 
     @property
     def has_ensembles(self) -> bool:
@@ -154,7 +164,8 @@ def _leaderboard(board: Board, evidence: EvidenceByPath) -> Leaderboard:
                 untested.append(column)
     specs = SUITES[board.suite].columns(board.data)
     what = {column: describe_spec(specs[column]) for column in board.columns}
-    return Leaderboard(board.suite, board.data, board.splits, board.profile, what, rows, tuple(untested))
+    repeats = len(board.repeats)
+    return Leaderboard(board.suite, board.data, board.splits, board.profile, what, rows, tuple(untested), repeats)
 
 
 def _row(board: Board, label: str, cells: Mapping[str, Sequence[Found]], evidence: EvidenceByPath) -> Row:

@@ -13,6 +13,9 @@ from cfsl.presets.profiles import PROFILES, QUICK_CHANGES
 from cfsl.presets.suites import SUITES, Place
 from cfsl.spec import TaskSpec
 
+_USUAL_PRECISION = "float32"
+_SPLITS_THAT_COME_WITH_DATA = ("reference", "sorted", "official", "folders", "shuffled", "given", "like_omniglot")
+
 
 @dataclass(frozen=True)
 class Remake:
@@ -51,6 +54,7 @@ def _bench(card: Mapping[str, Any]) -> Remake:
     options += ["--seeds", str(run["seed"] + 1)] if run["seed"] else []
     usual = SUITES[suite].fixed.get("tasks", PROFILES[profile].tasks)
     options += ["--tasks", str(run["tasks"])] if run["tasks"] != usual else []
+    options += _precision(run)
     settings = ""
     if learner["changes"] != _usual_changes(suite, column, card):
         settings = json.dumps({"learner": learner["name"], "changes": learner["changes"]})
@@ -59,6 +63,13 @@ def _bench(card: Mapping[str, Any]) -> Remake:
     version = _version(card)
     note += f"; it was made by cfsl {version}" if version else ""
     return Remake(_line("cfsl", "bench", suite, *options), note, settings)
+
+
+def _precision(run: Mapping[str, Any]) -> list[str]:
+    """Return the option that a training in another precision than the usual one needs."""
+    schedule = ((run.get("train") or {}).get("training") or {}).get("schedule") or {}
+    precision = schedule.get("precision", _USUAL_PRECISION)
+    return [] if precision == _USUAL_PRECISION else ["--precision", str(precision)]
 
 
 def _usual_changes(suite: str, column: str, card: Mapping[str, Any]) -> dict[str, Any]:
@@ -74,8 +85,8 @@ def _usual_changes(suite: str, column: str, card: Mapping[str, Any]) -> dict[str
 def _eval(card: Mapping[str, Any]) -> Remake:
     tasks, metrics = card["tasks"], card["metrics"]
     numbers = tasks.get("numbers") or (0, tasks["count"], 1)
-    if list(numbers) != [0, tasks["count"], 1] or str(tasks["splits"]).endswith(".json"):
-        return Remake("", "its tasks are numbered or split in a way that 'cfsl eval' has no option for")
+    if list(numbers) != [0, tasks["count"], 1]:
+        return Remake("", "its tasks are numbered in a way that 'cfsl eval' has no option for")
     words = ["--data", tasks["data"], "--splits", tasks["splits"], "--split", tasks["split"]]
     words += _spec_options(TaskSpec(**tasks["spec"]))
     words += ["--seed", str(tasks["seed"])] if tasks["seed"] else []
@@ -84,6 +95,8 @@ def _eval(card: Mapping[str, Any]) -> Remake:
     words += ["--progressive"] if "progressive_accuracy" in metrics else []
     words += ["--isolate", "process"] if card.get("isolation") == "process" else []
     notes = ["settings as below, by --set, where they are not the learner's usual ones"]
+    if tasks["splits"] not in _SPLITS_THAT_COME_WITH_DATA:
+        notes.append("--splits takes the path of the split file, which the card has the name of")
     if card.get("checkpoint"):
         words += ["--checkpoint", "RUN"]
         notes.append("RUN is the folder of the training run below, which the card does not name")

@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
 from cfsl.metrics.accuracy import over_seeds
-from cfsl.presets.board import Board, Found, places_of, seed_of
+from cfsl.presets.board import Board, Found, places_of
 from cfsl.presets.columns import INSTANCE
+from cfsl.presets.row_names import seed_of
 from cfsl.presets.suites import SUITES
 from cfsl.report.tables import entry_of
 from cfsl.spec import TaskSpec

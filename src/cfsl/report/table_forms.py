@@ -36,6 +36,7 @@ def text_form(boards: Sequence[Leaderboard], out: Path | None, width: int = 120)
         title = f"{board.title}, profile {board.profile}: {board.what}"
         lines = [*text_table(title, list(board.columns), board.entries, width)]
         legend = [*(LEGEND if board.has_published else []), *([TOGETHER] if board.has_ensembles else [])]
+        legend += [board.repeats_words] if board.repeats else []
         parts.append("\n".join([*lines, *(["", *legend] if legend else [])]))
     return "\n\n".join(parts) + "\n"
 
@@ -86,6 +87,8 @@ def _notes(board: Leaderboard) -> Iterator[str]:
         yield "\\~ transductive: looks at all targets together."
     if board.has_ensembles:
         yield TOGETHER
+    if board.repeats:
+        yield board.repeats_words
     if board.has_published:
         yield LEGEND[1].replace("(s)", "Published numbers: (s)")
 
@@ -167,6 +170,8 @@ def _caption(board: Leaderboard) -> str:
         parts.append(r"$^{\sim}$ Transductive.")
     if board.has_ensembles:
         parts.append(TOGETHER)
+    if board.repeats:
+        parts.append(board.repeats_words)
     if board.has_published:
         parts.append(r"Published: $^{\dagger}$ superseded, $^{\ddagger}$ trend only.")
     return " ".join(parts)
