@@ -22,6 +22,7 @@ from cfsl.results import sidecar
 from cfsl.results.card import measurements, read_card, write_card
 from cfsl.results.evaluation import evaluation_of
 from cfsl.results.manifests import Manifests
+from cfsl.results.schema import schema_problems
 from cfsl.results.sidecar import read_answers, write_answers
 from cfsl.results.verify import Verdict, answers_beside, verify_card
 from test_metrics_rules import make_trace, traces
@@ -219,6 +220,10 @@ WRONG = {
     "true": ('{"format": true}', "it states no format"),
     "half": ('{"format": 2, "learner": {}, "macs": {}}', "it has no tasks, no metrics"),
     "too deep": ("[" * 100_000, "is damaged, or no result card"),
+    "deep inside": (
+        f'{{"format": 2, "learner": {{}}, "tasks": {{}}, "metrics": {{"a": {"[" * 800 + "]" * 800}}}, "macs": {{}}}}',
+        "is damaged, or no result card",
+    ),
 }
 
 
@@ -274,6 +279,14 @@ def test_a_card_of_format_1_is_read_as_one_of_format_2():
     assert around["training_seconds"] == [epoch["seconds"] for epoch in old["checkpoint"]["history"]]
     assert "seconds" not in card and "environment" not in card and "seconds" not in str(card["checkpoint"])
     assert card["metrics"] == old["metrics"] and card["tasks"] == old["tasks"]
+
+
+@pytest.mark.parametrize("value", ["x", [], {"history": None}, {"history": [None]}, {"history": {"a": None}}, -1])
+def test_a_card_of_format_1_with_an_odd_checkpoint_is_read_and_then_refused_by_its_place(tmp_path, value):
+    card = json.loads((GOLDEN / "format-1.json").read_text()) | {"checkpoint": value}
+    (tmp_path / "x.json").write_text(json.dumps(card))
+    (problem,) = schema_problems(read_card(tmp_path / "x.json"))
+    assert problem.startswith("checkpoint")
 
 
 def test_the_numbers_of_the_golden_card_still_follow_from_its_answers():

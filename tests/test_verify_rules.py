@@ -7,7 +7,7 @@ import json
 import math
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +15,18 @@ import numpy as np
 import pytest
 
 import cfsl.cli
+from archives import add, class_files, write_folder
+from cfsl.engine.spec import DataSpec, LearnerSpec, RunSpec, TrainSpec
+from cfsl.errors import CardError
 from cfsl.learners.registry import LEARNERS
 from cfsl.results import manifests as manifests_module
 from cfsl.results.claims import false_marks, run_hash
+from cfsl.results.collect import sound_card
 from cfsl.results.evaluation import described
 from cfsl.results.manifests import Manifests
 from cfsl.results.verify import Verdict, verify_card
+from cfsl.spec import TaskSpec
+from cfsl.training.spec import Training
 
 _TASKS = ("--data", "glyphs-400x20", "--type", "D", "--nss", "4", "--k-target", "2", "--tasks", "6")
 pytestmark = pytest.mark.usefixtures("glyphs")
@@ -134,10 +140,10 @@ TAMPERED = {
     "numbers of tasks": (
         "tasks.numbers",
         [6, 12, 1],
-        "tasks.numbers are [6, 12, 1], those of the manifest are range(0",
+        "tasks.numbers is range(6, 12), that of the manifest is range(0, 6)",
     ),
     "spec": ("tasks.spec.k_shot", 5, "tasks.spec_hash is "),
-    "no spec": ("tasks.spec.nss", 0, "tasks.spec: TaskSpec.nss=0 is refused"),
+    "no spec": ("tasks.spec.nss", 0, "this is no spec of tasks; TaskSpec.nss=0 is refused"),
     "hash of the spec": ("tasks.spec_hash", flipped, "tasks.spec_hash is "),
     "type": ("tasks.task_type", "B", "tasks.task_type is B, that of tasks.spec is D"),
     "fingerprint of the tasks": ("tasks.manifest_fingerprint", flipped, "tasks.manifest_fingerprint is "),
@@ -146,7 +152,6 @@ TAMPERED = {
         "../../x",
         "tasks.manifest_fingerprint is '../../x': string should",
     ),
-    "data set": ("tasks.data", "omniglot", "tasks.data is 'omniglot', that of the manifest is 'glyphs-400x20'"),
     "data": ("tasks.data_fingerprint", flipped, "tasks.data_fingerprint is "),
     "classes": ("tasks.splits_hash", flipped, "tasks.splits_hash is "),
     "split": ("tasks.split", "train", "tasks.split is 'train'"),
@@ -158,6 +163,7 @@ TAMPERED = {
         "transductive is true, that of pixel_nn with these settings is false",
     ),
     "law": ("breaks_law", True, "breaks_law is true, that of pixel_nn"),
+    "no ensemble": ("ensemble", None, "ensemble is None: should be a valid dictionary"),
     "no mark": ("transductive", DROP, "transductive is missing"),
     "another learner": ("learner.name", "protonet", "learner.class is PixelNN, protonet is a ProtoNet"),
     "settings": ("learner.settings.sharpness", 3, "learner.settings are not those of pixel_nn"),
@@ -303,6 +309,104 @@ def test_the_marks_of_somebodys_own_learner_are_taken_on_trust_and_its_code_is_n
     assert found.status == "in part" and "taken on trust" in str(found) and "antigravity" not in sys.modules
 
 
+# --- tasks of several names -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def two_names(tmp_path, data_root) -> Iterator[list[str]]:
+    """Return two names of the same images."""
+    names = ["one-name", "another-name"]
+    source = write_folder(tmp_path / "source", class_files(dict.fromkeys(map(str, range(90)), 3)))
+    for name in names:
+        add(source, data_root, name=name)
+    yield names
+    for name in names:
+        shutil.rmtree(data_root / name)
+
+
+@pytest.fixture
+def same_tasks(request, tmp_path, glyphs, two_names, monkeypatch) -> list[Path]:
+    """Return two true cards of the same tasks that call something otherwise, and write the manifest of the first."""
+    monkeypatch.chdir(tmp_path)
+    Path("mine.json").write_text(json.dumps(dict(glyphs.splits)))
+    names = {
+        "data": two_names,
+        "splits": [glyphs.splits_name, "mine.json"],
+        "sampler": ["as_released_2020_04", "as_released_2020_08"],
+    }[request.param]
+    setting = ["--data", glyphs.name, "--type", "B", "--nss", "2", "--k-target", "1", "--tasks", "3"]
+    paths = [tmp_path / "first.json", tmp_path / "second.json"]
+    for path, name in zip(paths, names, strict=True):
+        _cfsl("eval", "pixel_nn", *setting, f"--{request.param}", name, "--out", str(path))
+    first, second = (json.loads(path.read_text())["tasks"] for path in paths)
+    assert {key for key in first if first[key] != second[key]} == {request.param}
+    _cfsl("tasks", "export", *setting, f"--{request.param}", names[0], "--out", "tasks.json.gz")
+    Path("manifests").mkdir()
+    Path("tasks.json.gz").rename(f"manifests/{first['manifest_fingerprint']}.json.gz")
+    return paths
+
+
+def together(paths: list[Path]) -> list[Verdict]:
+    manifests = Manifests()
+    return [verify_card(path, manifests) for path in paths]
+
+
+@pytest.mark.parametrize("same_tasks", ["data", "sampler"], indirect=True)
+def test_true_cards_of_the_same_tasks_are_ok_whatever_the_names_of_their_neighbours(same_tasks):
+    for order in (same_tasks, same_tasks[::-1]):
+        assert together(order) == [Verdict("ok")] * 2
+    shutil.rmtree(same_tasks[0].parent / "manifests")
+    for order in (same_tasks, same_tasks[::-1]):
+        assert together(order) == [Verdict("ok")] * 2
+
+
+@pytest.mark.parametrize("same_tasks", ["splits"], indirect=True)
+def test_a_card_of_a_copied_split_file_is_judged_as_if_it_were_alone(same_tasks):
+    first, second = together(same_tasks)
+    assert first == Verdict("ok") and second.status == "in part"
+    assert together(same_tasks[::-1]) == [second, first]
+    shutil.rmtree(same_tasks[0].parent / "manifests")
+    first, second = together(same_tasks)
+    assert first == Verdict("ok") and second.status == "unchecked"
+    assert together(same_tasks[::-1]) == [second, first]
+
+
+@pytest.mark.parametrize("same_tasks", ["data", "splits", "sampler"], indirect=True)
+def test_a_name_that_cannot_be_checked_is_taken_on_trust_and_nothing_else_is(same_tasks, request, monkeypatch):
+    monkeypatch.setattr(manifests_module, "current_folder", lambda name: None)
+    name, path = request.node.callspec.params["same_tasks"], same_tasks[1]
+    first, second = together(same_tasks)
+    assert first == Verdict("ok") and second.status == "in part"
+    (reason,) = second.reasons
+    assert reason.startswith(f"tasks.{name} is ") and reason.endswith(
+        "the tasks are the same, so this is taken on trust"
+    )
+    for place, value in (("seed", 1), ("split", "val"), ("count", 2), ("numbers", [3, 6, 1]), ("spec_hash", flipped)):
+        shutil.copy(path, path.with_name("false.json"))
+        rewrite(path.with_name("false.json"), put(f"tasks.{place}", value))
+        found = verdict(path.with_name("false.json"))
+        assert found.status == "refused" and f"tasks.{place} is " in str(found), found
+    rewrite(path, put("metrics.atm.curve.1", more))
+    assert "metrics.atm.curve.1 is " in str(verdict(path)) and verdict(path).status == "refused"
+
+
+def test_what_a_name_stands_for_is_only_open_to_doubt_under_another_name(cards, monkeypatch):
+    monkeypatch.setattr(manifests_module, "current_folder", lambda name: None)
+    for name, fact in (("data", "data_fingerprint"), ("splits", "splits_hash")):
+        shutil.copy(cards / "pixel_nn.json", cards / "other.json")
+        rewrite(cards / "other.json", put(f"tasks.{fact}", flipped))
+        assert verdict(cards / "other.json").status == "refused"
+        rewrite(cards / "other.json", put(f"tasks.{name}", "mine"))
+        found = verdict(cards / "other.json")
+        assert found.status == "in part" and f"tasks.{name} is 'mine', that of the manifest is " in str(found)
+
+
+def test_a_name_that_gives_other_tasks_is_refused(cards):
+    rewrite(cards / "pixel_nn.json", put("tasks.sampler", "as_released_2020_04"))
+    (reason,) = verdict(cards / "pixel_nn.json").reasons
+    assert reason == "tasks.sampler is 'as_released_2020_04', that of the manifest is 'cfsl-1'"
+
+
 # --- marks and runs -------------------------------------------------------------------------------------------------
 
 
@@ -334,20 +438,172 @@ def test_a_learner_that_breaks_the_law_cannot_be_set_not_to():
     assert problem.startswith("breaks_law is false")
 
 
-def test_a_run_is_held_against_its_hash_and_the_card(cards):
-    tasks = json.loads((cards / "pixel_nn.json").read_text())["tasks"]
-    run = {"profile": "short", "learner": {"name": "pixel_nn"}, "task": tasks["spec"], "tasks": 6, "seed": 0}
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory, glyphs) -> Path:
+    """Return the card of a trained learner and its ensemble, with all that a bench writes on it."""
+    folder = tmp_path_factory.mktemp("trained")
+    path = folder / "protonet.json"
+    setting = ("--data", "glyphs-400x20", "--type", "B", "--nss", "2", "--k-target", "1", "--set", "net.widths=[8,8]")
+    run = str(folder / "run")
+    _cfsl("train", "protonet", *setting, "--epochs", "2", "--updates", "2", "--out", run)
+    extra = ("--tasks", "5", "--progressive", "--checkpoint", run, "--ensemble", "2")
+    _cfsl("eval", "protonet", *setting, *extra, "--out", str(path))
+    rewrite(path, lambda card: card.update(profile="quick", run=full_run(card)))
+    rewrite(path, hash_again)
+    return path
 
-    def state(card):
-        card.update(run=run, run_hash=run_hash(run), profile="short")
 
-    rewrite(cards / "pixel_nn.json", state)
-    assert verdict(cards / "pixel_nn.json") == Verdict("ok")
-    rewrite(cards / "pixel_nn.json", put("run.seed", 1))
-    assert "run_hash is " in str(verdict(cards / "pixel_nn.json"))
-    rewrite(cards / "pixel_nn.json", state)
-    rewrite(cards / "pixel_nn.json", put("profile", "paper"))
-    assert "run.profile is 'short', the card says 'paper'" in str(verdict(cards / "pixel_nn.json"))
+def full_run(card: dict[str, Any]) -> dict[str, Any]:
+    """Return the run that a bench would have made a card from."""
+    tasks, changes = card["tasks"], {"net.widths": [8, 8]}
+    learner = LearnerSpec(name="protonet", changes=changes, settings=card["learner"]["settings"])
+    data = DataSpec(name=tasks["data"], fingerprint=tasks["data_fingerprint"], splits_hash=tasks["splits_hash"])
+    training = Training(**card["checkpoint"]["identity"]["training"])
+    return RunSpec(
+        profile="quick",
+        learner=learner,
+        data=data,
+        task=TaskSpec(**tasks["spec"]),
+        tasks=5,
+        train=TrainSpec(learner=learner, data=data, training=training),
+        members=2,
+        progressive=True,
+    ).identity()
+
+
+def hash_again(card: dict[str, Any]) -> None:
+    card["run_hash"] = run_hash(card["run"])
+
+
+@pytest.fixture
+def benched(trained, tmp_path) -> Path:
+    """Return a copy to tamper with."""
+    for path in trained.parent.glob("protonet.*"):
+        shutil.copy(path, tmp_path)
+    return tmp_path / "protonet.json"
+
+
+def test_a_run_is_held_against_its_hash(benched):
+    assert verdict(benched) == Verdict("ok")
+    rewrite(benched, put("run.profile", "smoke"))
+    assert "run_hash is " in str(verdict(benched))
+
+
+_ZEROS = "0" * 64
+CONTRADICTING = {
+    "profile": ("profile", "paper", "run.profile is 'quick', profile is 'paper'"),
+    "settings": (
+        "learner.settings.metric",
+        "cosine",
+        "run.learner.settings.metric is 'euclidean', learner.settings.metric is 'cosine'",
+    ),
+    "inner settings": ("run.learner.settings.net.bias", 3, "run.learner.settings.net.bias is 3, learner.settings.net."),
+    "name of the learner": ("run.learner.name", "sca", "run.learner.name is 'sca', learner.name is 'protonet'"),
+    "members": ("ensemble.members", 3, "run.members is 2, ensemble.members is 3"),
+    "members of the run": ("run.members", 1, "run.members is 1, ensemble.members is 2"),
+    "average": ("run.average", "probabilities", "run.average is 'probabilities', ensemble.average is 'logits'"),
+    "seed": ("run.seed", 7, "run.seed is 7, checkpoint.identity.training.seed is 0"),
+    "name of the data": ("run.data.name", "omniglot", "run.data.name is 'omniglot', tasks.data is 'glyphs-400x20'"),
+    "data": ("run.data.fingerprint", _ZEROS, f"run.data.fingerprint is '{_ZEROS}', tasks.data_fingerprint is "),
+    "classes": ("run.data.splits_hash", _ZEROS, f"run.data.splits_hash is '{_ZEROS}', tasks.splits_hash is "),
+    "spec": ("run.task.k_target", 2, "run.task.k_target is 2, tasks.spec.k_target is 1"),
+    "count": ("run.tasks", 6, "run.tasks is 6, tasks.count is 5"),
+    "seed of the tasks": ("run.task_seed", 1, "run.task_seed is 1, tasks.seed is 0"),
+    "split": ("run.split", "val", "run.split is 'val', tasks.split is 'test'"),
+    "progressive": ("run.progressive", False, "run.progressive is false, metrics.progressive_accuracy is there"),
+    "no training": ("run.train", None, "run.train is null, checkpoint is there"),
+    "no checkpoint": ("checkpoint", None, "run.train is there, checkpoint is null"),
+    "training": (
+        "run.train.training.schedule.epochs",
+        9,
+        "run.train.training.schedule.epochs is 9, checkpoint.identity.training.schedule.epochs is 2",
+    ),
+    "trained settings": (
+        "run.train.learner.settings.norm",
+        "batch",
+        "run.train.learner.settings.norm is 'batch', checkpoint.identity.learner.norm is 'running'",
+    ),
+    "trained on": (
+        "run.train.data.fingerprint",
+        _ZEROS,
+        f"run.train.data.fingerprint is '{_ZEROS}', checkpoint.identity.data.fingerprint is ",
+    ),
+    "no learner": ("run.learner", None, "run.learner is None: should be a valid dictionary"),
+}
+
+
+@pytest.mark.parametrize(("place", "value", "says"), CONTRADICTING.values(), ids=CONTRADICTING)
+def test_a_run_that_the_card_contradicts_is_refused_by_both_values(benched, place, value, says):
+    rewrite(benched, put(place, value))
+    rewrite(benched, hash_again)
+    found = verdict(benched)
+    assert found.status == "refused" and len(found.reasons) == 1 and found.reasons[0].startswith(says), found
+
+
+def test_a_run_of_several_members_has_an_ensemble(benched):
+    rewrite(benched, put("ensemble", DROP))
+    assert "run.members is 2, ensemble.members is not there" in str(verdict(benched))
+
+
+def test_what_an_older_version_did_not_write_is_no_contradiction(benched):
+    for place in ("members", "average", "progressive", "learner.settings.metric", "train.training.validation_tasks"):
+        rewrite(benched, put(f"run.{place}", DROP))
+    rewrite(benched, put("checkpoint.identity.learner.norm", DROP))
+    rewrite(benched, hash_again)
+    assert verdict(benched) == Verdict("ok")
+
+
+def test_somebodys_own_learner_is_described_by_texts_that_do_not_contradict_each_other(benched):
+    rewrite(benched, put("run.train.learner.settings", "package.Learner"))
+    rewrite(benched, put("checkpoint.identity.learner", {"class": "Learner", "repr": "<package.Learner at 0x7f>"}))
+    rewrite(benched, hash_again)
+    assert verdict(benched) == Verdict("ok")
+
+
+ODD = {
+    "checkpoint": "x",
+    "checkpoint.identity": None,
+    "checkpoint.identity.data": {},
+    "checkpoint.identity.learner": [],
+    "checkpoint.identity.training": None,
+    "checkpoint.identity.training.schedule.epochs": "many",
+    "checkpoint.identity.training.validation": {},
+    "checkpoint.history": {"a": None},
+    "checkpoint.history.0.accuracy": "NaN",
+    "circumstances.environment": "x",
+    "circumstances.environment.cfsl": None,
+    "circumstances.training_seconds": -1,
+    "circumstances.seconds": "long",
+    "run.learner": None,
+    "run.data": "glyphs",
+    "run.data.splits": 3,
+    "run.train.learner.name": [],
+    "run.train.training": "long",
+    "macs.adaptation": 10**30,
+}
+
+
+@pytest.mark.parametrize("place", ODD)
+def test_a_card_of_an_odd_shape_is_refused_by_its_place(benched, place):
+    rewrite(benched, put(place, ODD[place]))
+    found = verdict(benched)
+    assert found.status == "refused" and found.reasons[0].startswith(f"{place}"), found
+    with pytest.raises(CardError) as refusal:
+        sound_card(benched)
+    assert str(refusal.value).startswith(f"{benched}: {place}") and "\n" not in str(refusal.value)
+
+
+def test_cards_of_odd_shapes_are_named_and_the_others_are_done(run, benched):
+    for number, (place, value) in enumerate([*ODD.items(), ("circumstances.environment", None), ("run.data", DROP)]):
+        shutil.copy(benched, f"{number:02}.json")
+        rewrite(Path(f"{number:02}.json"), put(place, value))
+    done = run("verify", ".")
+    assert done.code == 1 and done.err == ""
+    assert done.out.endswith(f"protonet.json: ok\n{number + 2} cards: 1 ok, {number + 1} refused\n")
+    for command in (["results", "list", "."], ["report", ".", "--no-verify", "--no-pictures"]):
+        done = run(*command)
+        assert done.code == 1 and "Traceback" not in done.err
+        assert [f"{n:02}.json: " in line for n, line in enumerate(done.err.splitlines())] == [True] * (number + 1)
 
 
 # --- the command ----------------------------------------------------------------------------------------------------

@@ -113,7 +113,7 @@ def _board(
 ) -> Board:
     columns = [column for column in SUITES[suite].columns(data) if column in found]
     rows: dict[str, dict[str, list[Found]]] = {}
-    repeats = []
+    repeats: list[Found] = []
     names = RowNames([[one.card for one in found[column]] for column in columns], usual if profile == OWN else None)
     for column in columns:
         for one in sorted(found[column], key=lambda one: (-one.card["tasks"]["count"], one.path)):

@@ -112,7 +112,10 @@ def read_card(path: Path) -> Card:
     if missing and kind_of(card) == RESULT:
         raise CardError(f"{path} is no whole result card: it has no {', no '.join(missing)}")
     whole: Card = {"answers": None, "run": None} | (_upgraded(card) if stated == 1 else card)
-    return whole | {key: _relaxed(whole[key]) for key in _WITH_NUMBERS if key in whole}
+    try:
+        return whole | {key: _relaxed(whole[key]) for key in _WITH_NUMBERS if key in whole}
+    except RecursionError as error:
+        raise CardError(f"{path} is damaged, or no result card: {error}") from error
 
 
 def kind_of(card: Mapping[str, Any]) -> Any:
@@ -127,7 +130,10 @@ def _upgraded(card: Card) -> Card:
     if isinstance(together := card.get("ensemble"), dict):
         circumstances["ensemble_seconds"] = together.get("seconds")
         card["ensemble"] = {key: value for key, value in together.items() if key != "seconds"}
-    card["checkpoint"], seconds = without_seconds(card.get("checkpoint"))
+    try:
+        card["checkpoint"], seconds = without_seconds(card.get("checkpoint"))
+    except (AttributeError, TypeError, ValueError):
+        seconds = {}  # the schema says what is wrong with it
     return card | {"circumstances": circumstances | seconds}
 
 

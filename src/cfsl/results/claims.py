@@ -8,23 +8,36 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from cfsl.errors import CfslError, SpecError
+from cfsl.errors import CfslError
 from cfsl.learners.registry import LEARNERS
 from cfsl.metrics.student import critical_t95
 from cfsl.spec import FrozenSpec, TaskSpec
 
 _ROUNDING = 1e-6
 _MARKS = ("transductive", "breaks_law")
+_SAID_TWICE = {
+    "run.profile": "profile",
+    "run.learner.name": "learner.name",
+    "run.learner.settings": "learner.settings",
+    "run.data.name": "tasks.data",
+    "run.data.fingerprint": "tasks.data_fingerprint",
+    "run.data.splits_hash": "tasks.splits_hash",
+    "run.split": "tasks.split",
+    "run.task": "tasks.spec",
+    "run.tasks": "tasks.count",
+    "run.task_seed": "tasks.seed",
+    "run.average": "ensemble.average",
+    "run.seed": "checkpoint.identity.training.seed",
+    "run.train.data.fingerprint": "checkpoint.identity.data.fingerprint",
+    "run.train.training": "checkpoint.identity.training",
+}
+_MISSING = object()
 
 
 def contradictions(card: Mapping[str, Any]) -> Iterator[str]:
     """Say what on a card (one without `schema_problems`) cannot be true of one run."""
     tasks = card["tasks"]
-    try:
-        spec = TaskSpec(**tasks["spec"])
-    except SpecError as error:
-        yield f"tasks.spec: {error}"
-        return
+    spec = TaskSpec(**tasks["spec"])
     if spec.hash != tasks["spec_hash"]:
         yield f"tasks.spec_hash is {tasks['spec_hash'][:12]}, that of tasks.spec is {spec.hash[:12]}"
     if spec.task_type != tasks["task_type"]:
@@ -68,28 +81,45 @@ def _of_summary(summary: Mapping[str, Any], where: str, tasks: int) -> Iterator[
 
 def _of_run(card: Mapping[str, Any]) -> Iterator[str]:
     """Hold the spec of the run against the rest, as far as it says the same things."""
-    run, tasks = card.get("run"), card["tasks"]
+    run = card.get("run")
     if run is None:
         if card.get("run_hash") is not None:
             yield "run_hash is there without a run"
         return
     if run_hash(run) != card.get("run_hash"):
         yield f"run_hash is {str(card.get('run_hash'))[:12]}, that of run is {run_hash(run)[:12]}"
-    learner, data = run.get("learner"), run.get("data")
-    identity, train = (card.get("checkpoint") or {}).get("identity", {}), run.get("train") or {}
-    said_twice = {
-        "run.train.training": (train.get("training"), identity.get("training")),
-        "run.task": (run.get("task"), tasks["spec"]),
-        "run.tasks": (run.get("tasks"), tasks["count"]),
-        "run.task_seed": (run.get("task_seed"), tasks["seed"]),
-        "run.split": (run.get("split"), tasks["split"]),
-        "run.profile": (run.get("profile"), card.get("profile", run.get("profile"))),
-        "run.learner.name": (learner.get("name") if isinstance(learner, dict) else None, card["learner"]["name"]),
-        "run.data.name": (data.get("name") if isinstance(data, dict) else None, tasks["data"]),
-    }
-    for name, (in_run, on_card) in said_twice.items():
-        if in_run is not None and in_run != on_card:
-            yield f"{name} is {in_run!r}, the card says {on_card!r}"
+    for in_run, on_card in _SAID_TWICE.items():
+        yield from _clashes(in_run, _at(card, in_run), on_card, _at(card, on_card))
+    trained, identity = _at(card, "run.train.learner.settings"), _at(card, "checkpoint.identity.learner")
+    if isinstance(trained, dict):  # a learner without fields is described by one text there and by another here
+        yield from _clashes("run.train.learner.settings", trained, "checkpoint.identity.learner", identity)
+    is_trained, ensemble = run.get("train") is not None, card.get("ensemble")
+    if is_trained != (card["checkpoint"] is not None):
+        yield f"run.train is {'there' if is_trained else 'null'}, checkpoint is {'null' if is_trained else 'there'}"
+    members = 1 if ensemble is None else ensemble["members"]
+    if run.get("members", members) != members:
+        yield f"run.members is {run['members']}, ensemble.members is {members if ensemble else 'not there'}"
+    is_progressive = card["metrics"].get("progressive_accuracy") is not None
+    if run.get("progressive", is_progressive) != is_progressive:
+        there = "there" if is_progressive else "not there"
+        yield f"run.progressive is {str(run['progressive']).lower()}, metrics.progressive_accuracy is {there}"
+
+
+def _at(card: Mapping[str, Any], place: str) -> Any:
+    """Return what stands at a place such as tasks.count."""
+    found: Any = card
+    for key in place.split("."):
+        found = found.get(key, _MISSING) if isinstance(found, dict) else _MISSING
+    return found
+
+
+def _clashes(in_run: str, a: Any, on_card: str, b: Any) -> Iterator[str]:
+    """Compare two values, key by key; an older version may not have had a key."""
+    if isinstance(a, dict) and isinstance(b, dict):
+        for key in sorted(a.keys() & b.keys()):
+            yield from _clashes(f"{in_run}.{key}", a[key], f"{on_card}.{key}", b[key])
+    elif a != b and _MISSING not in (a, b):
+        yield f"{in_run} is {a!r}, {on_card} is {b!r}"
 
 
 def run_hash(run: Mapping[str, Any]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,43 +15,67 @@ from cfsl.errors import CardError, DataError, SpecError, UnknownNameError, Unkno
 from cfsl.spec import TaskSpec
 
 _MOST_IMAGES = 500_000_000
+_NAMES = {"data": "data_fingerprint", "splits": "splits_hash", "sampler": "sampler"}
+"""What the same tasks may be called, and what is behind a name: a manifest has those of the card it was made for."""
 
 
 class Manifests:
     """Finds the manifest of a card, and remembers it for the next card of the same tasks.
 
     It is looked for as <fingerprint>.json.gz in a folder `manifests` beside the card or one up, or in the folder that
-    is given. If there is none, the tasks are drawn again, if the data set is installed here.
+    is given. If there is none, the tasks are drawn again, if the data set is installed here. What is found for a card
+    depends on the card and on these files alone, not on which cards were asked for before.
     """
 
     def __init__(self, folder: Path | None = None) -> None:
         """Look in this folder first."""
         self._folder = folder
         self._known: dict[str, Manifest] = {}
+        """By file, or by the description that they were drawn from: tasks of one fingerprint may have several."""
 
     def of(self, card: Mapping[str, Any], path: Path) -> Manifest:
         """Return the manifest of a card (without `schema_problems`) at this path.
 
-        Raise UnknownTasksError if it cannot be had here, CardError if the card is not of the tasks that it says.
+        Raise UnknownTasksError if it cannot be had here, CardError if the card is not of the tasks that it says. It may
+        have other names than the card where nobody can tell here which are right: see `names_on_trust`.
         """
-        fingerprint = card["tasks"]["manifest_fingerprint"]
-        if fingerprint not in self._known:
-            found = next((place for place in self._places(path, fingerprint) if place.is_file()), None)
-            manifest = _drawn_again(card["tasks"]) if found is None else Manifest.read(found)
-            if manifest.fingerprint != fingerprint:
-                whose = "this data, split, spec, seed and count give" if found is None else f"{found} has"
-                raise CardError(
-                    f"tasks.manifest_fingerprint is {fingerprint[:12]}, {whose} {manifest.fingerprint[:12]}"
-                )
-            self._known[fingerprint] = manifest
-        manifest = self._known[fingerprint]
-        if different := list(_differences(card["tasks"], manifest)):
-            raise CardError("; ".join(different))
-        return manifest
+        tasks = card["tasks"]
+        fingerprint = tasks["manifest_fingerprint"]
+        found = next((place for place in self._places(path, fingerprint) if place.is_file()), None)
+        manifest = self._drawn(tasks) if found is None else self._read(found)
+        if manifest.fingerprint != fingerprint:
+            whose = "this data, split, spec, seed and count give" if found is None else f"{found} has"
+            raise CardError(f"tasks.manifest_fingerprint is {fingerprint[:12]}, {whose} {manifest.fingerprint[:12]}")
+        return self._reconciled(tasks, manifest) if _differences(tasks, manifest) else manifest
 
     def is_there(self, card: Mapping[str, Any], path: Path) -> bool:
         """Tell whether the manifest of a card lies where it is looked for, so that nothing has to be drawn."""
         return any(place.is_file() for place in self._places(path, card["tasks"]["manifest_fingerprint"]))
+
+    def _read(self, path: Path) -> Manifest:
+        if str(path) not in self._known:
+            self._known[str(path)] = Manifest.read(path)
+        return self._known[str(path)]
+
+    def _drawn(self, tasks: Mapping[str, Any]) -> Manifest:
+        description = json.dumps(tasks, sort_keys=True)
+        if description not in self._known:
+            self._known[description] = _drawn_again(tasks)
+        return self._known[description]
+
+    def _reconciled(self, tasks: Mapping[str, Any], manifest: Manifest) -> Manifest:
+        """Return the tasks of a card whose manifest describes them otherwise, if both can be right."""
+        different = _differences(tasks, manifest)
+        try:
+            drawn = self._drawn(tasks)
+            is_right = drawn.fingerprint == manifest.fingerprint and not _differences(tasks, drawn)
+        except UnknownTasksError:
+            drawn, is_right = manifest, different.keys() <= _open_to_doubt(different)
+        except CardError:
+            is_right = False
+        if not is_right:
+            raise CardError("; ".join(different.values()))
+        return drawn
 
     def _places(self, path: Path, fingerprint: str) -> Iterator[Path]:
         name, beside = f"{fingerprint}.json.gz", path.absolute().parent
@@ -97,15 +122,29 @@ def _same_data(tasks: Mapping[str, Any], elsewhere: str) -> Dataset:
     return data
 
 
-def _differences(tasks: Mapping[str, Any], manifest: Manifest) -> Iterator[str]:
-    """Say where a card speaks of other tasks than those of the manifest with its fingerprint."""
-    for name in ("data", "data_fingerprint", "splits", "splits_hash", "split", "seed", "sampler"):
-        if tasks[name] != getattr(manifest, name):
-            yield f"tasks.{name} is {tasks[name]!r}, that of the manifest is {getattr(manifest, name)!r}"
-    if tasks["spec_hash"] != manifest.spec.hash:
-        yield f"tasks.spec is {tasks['spec_hash'][:12]}, that of the manifest is {manifest.spec.hash[:12]}"
-    if tasks["count"] != len(manifest.numbers):
-        yield f"tasks.count is {tasks['count']}, the manifest has {len(manifest.numbers)} tasks"
-    numbers = tasks.get("numbers")
-    if numbers is not None and range(*numbers) != manifest.numbers:
-        yield f"tasks.numbers are {numbers}, those of the manifest are {manifest.numbers}"
+def names_on_trust(tasks: Mapping[str, Any], manifest: Manifest) -> Iterator[str]:
+    """Say what a card calls otherwise than the manifest that `Manifests.of` has found for it."""
+    for different in _differences(tasks, manifest).values():
+        yield f"{different}: the tasks are the same, so this is taken on trust"
+
+
+def _differences(tasks: Mapping[str, Any], manifest: Manifest) -> dict[str, str]:
+    """Say, by name, where a card speaks of other tasks than those of the manifest with its fingerprint."""
+    pairs = {
+        name: (tasks[name], getattr(manifest, name))
+        for name in ("data", "data_fingerprint", "splits", "splits_hash", "split", "seed", "sampler")
+    }
+    pairs["spec_hash"] = tasks["spec_hash"], manifest.spec.hash
+    pairs["count"] = tasks["count"], len(manifest.numbers)
+    if tasks.get("numbers") is not None:
+        pairs["numbers"] = range(*tasks["numbers"]), manifest.numbers
+    return {
+        name: f"tasks.{name} is {stated!r}, that of the manifest is {found!r}"
+        for name, (stated, found) in pairs.items()
+        if stated != found
+    }
+
+
+def _open_to_doubt(different: Mapping[str, str]) -> set[str]:
+    """Return what tasks can differ in without being others: a name and, under another name, what it stands for."""
+    return {fact for name in _NAMES.keys() & different.keys() for fact in (name, _NAMES[name])}

@@ -14,7 +14,7 @@ from cfsl.learners.registry import LEARNERS
 from cfsl.metrics.answers import Answers
 from cfsl.results.card import measurements, read_card
 from cfsl.results.claims import contradictions, false_marks
-from cfsl.results.manifests import Manifests
+from cfsl.results.manifests import Manifests, names_on_trust
 from cfsl.results.schema import schema_problems
 from cfsl.results.sidecar import read_answers
 
@@ -55,6 +55,7 @@ def verify_card(path: Path, manifests: Manifests) -> Verdict:
     if card["answers"] is not None:
         try:
             wrong += _false_numbers(card, path, manifests)
+            untold += names_on_trust(card["tasks"], manifests.of(card, path))
         except UnknownTasksError as error:
             missing = str(error)
         except CfslError as error:
