@@ -21,6 +21,7 @@ from cfsl.engine.bench import planned, run_plan
 from cfsl.engine.local import LocalCrew
 from cfsl.engine.shelf import Shelf
 from cfsl.engine.spec import RunSpec
+from cfsl.engine.steps import learned_together, steps_of
 from cfsl.presets.cells import Request, cells_of, opened, runs_of
 from cfsl.results.card import read_card
 from cfsl.results.claims import run_hash
@@ -250,6 +251,10 @@ def test_two_benches_in_one_folder_both_finish_and_no_card_is_lost(undisturbed, 
     assert content(tmp_path) == content(undisturbed)
 
 
+STOPPED = (130, -signal.SIGINT)
+"""A shell shows 130 for both: python -m now and then ends by the signal itself."""
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long)])
 def test_a_stopped_bench_says_so_leaves_no_process_and_goes_on(undisturbed, run, tmp_path, number):
     one = subprocess.Popen(
@@ -261,10 +266,42 @@ def test_a_stopped_bench_says_so_leaves_no_process_and_goes_on(undisturbed, run,
         time.sleep(0.05)
     one.send_signal(number)
     _, err = one.communicate(timeout=30)
-    assert one.returncode == 130 and "stopped" in err and "Traceback" not in err
+    assert one.returncode in STOPPED and "stopped" in err and "Traceback" not in err
     assert wait_for_end_of_group(one.pid)
     assert run("bench", *TINY, "--engine", "local", "--out", str(tmp_path)).code == 0
     assert content(tmp_path) == content(undisturbed)
+
+
+HEARS_CTRL_C_AT_ITS_START = """
+import os, signal, sys
+
+if "--multiprocessing-fork" in sys.orig_argv:
+    os.kill(os.getpid(), signal.SIGINT)
+"""
+
+
+def test_ctrl_c_is_for_the_bench_even_while_its_workers_start(tmp_path):
+    (tmp_path / "sitecustomize.py").write_text(HEARS_CTRL_C_AT_ITS_START)
+    some = ("smoke", "--tasks", "2", "--columns", "A3", "--learners", "pixel_nn", "--engine", "processes")
+    done = bench(*some, "--workers", "1", cwd=tmp_path, PYTHONPATH=str(tmp_path))
+    assert done.returncode == 0 and "Traceback" not in done.stderr
+    assert len(list(tmp_path.glob("bench/cards/*.json"))) == 1
+
+
+def test_a_bench_names_the_corruption_of_each_cell_that_it_is_through_with(run):
+    columns = "instance1-noise-0.4,instance1-noise-0.05,instance1-disc-0.3"
+    some = ("--data", "glyphs-400x20", "--profile", "smoke", "--learners", "chance", "--tasks", "2")
+    done = run("bench", "corruption", *some, "--columns", columns, "--engine", "local")
+    assert done.code == 0, done.err
+    cells = re.findall(r"of 3 cells: chance on glyphs-400x20 instance 2 (.+): ", done.out)
+    assert sorted(cells) == ["disc 0.3", "noise 0.05", "noise 0.4"]
+
+
+def test_a_step_of_several_corruptions_is_named_after_none_of_them():
+    asked = Request("corruption", "quick", ("glyphs-400x20",), learners=("chance",), tasks=2)
+    runs = runs_of(cells_of(replace(asked, columns=("instance1-noise-0.4", "instance1-disc-0.3"))))
+    assert steps_of(runs)[0].label == "chance on glyphs-400x20 instance 2 noise 0.4, tasks 0-1"
+    assert learned_together(steps_of(runs))[0].label == "chance on glyphs-400x20 instance 2, 2 corruptions, tasks 0-1"
 
 
 def wait_for_end_of_group(group: int) -> bool:

@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ from typer.testing import CliRunner
 
 import cfsl
 import cfsl.cli
+from cfsl.cli.sweep import _say_outcome
 from cfsl.learners.registry import find_learner
 from cfsl.spec import TaskSpec
 from cfsl.training.checkpoint import read_checkpoint, write_checkpoint
@@ -138,6 +140,14 @@ _WRONG = {
     "nothing to add": (["data", "add", "x", "--from", "no"], "no does not exist"),
     "name of glyphs": (["data", "add", "glyphs", "--from", "."], "'glyphs' is made by cfsl itself"),
     "impossible name": (["data", "add", "[bold]x[/bold]", "--from", "."], "'[bold]x[/bold]' cannot be the name"),
+    "a setting twice": (
+        ["eval", "champion", "--set", "axes=512", "--set", "axes=10"],
+        "--set axes=512 and --set axes=10",
+    ),
+    "more labels than a task has": (
+        ["eval", "chance", *_GLYPHS, "--type", "D", "--sampler", "as_released_2020_04"],
+        "20 labels, where tasks of this setting have 10",
+    ),
     "control characters": (["data", "info", "a\x1b[31m\nb"], r"'a\x1b[31m\nb' is not here"),
 }
 
@@ -149,6 +159,24 @@ def test_mistakes_are_one_line_and_exit_code_2(run, glyphs, arguments, message):
     assert result.out == ""
     assert result.err.startswith("cfsl: ") and result.err.count("\n") == 1 and result.err.endswith("\n")
     assert message in result.err
+
+
+def test_the_published_sampler_is_evaluated_where_labels_are_those_of_the_setting(run, glyphs):
+    some = ("eval", "pixel_nn", *_GLYPHS, "--tasks", "2", "--sampler")
+    assert run(*some, "as_released_2020_04", "--type", "B").code == 0
+    assert run(*some, "as_released_2020_08", "--type", "D").code == 0
+
+
+def test_a_sweep_says_how_a_bench_takes_the_precision_that_it_chose(capsys):
+    chosen = {"training.precision": "bfloat16", "training.rate": 0.01}
+    data, task = SimpleNamespace(name="glyphs"), TaskSpec.type_b(3)
+    asked = SimpleNamespace(
+        learner="anil", data=data, task=task, tasks=2, method="grid", space=dict.fromkeys(chosen), training=object()
+    )
+    _say_outcome(SimpleNamespace(sweep=asked, folder=Path("s")), [], {"values": chosen, "changes": {}})
+    said = capsys.readouterr().out
+    assert "leaves out training.precision; give it as --precision bfloat16\n" in said
+    assert "it leaves out training.rate=0.01\n" in said
 
 
 def test_no_command_is_help_and_exit_code_2(run):

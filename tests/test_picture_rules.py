@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import itertools
+import resource
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,6 +18,7 @@ from cfsl.data.tasks import Tasks
 from cfsl.report.draw_task import describe_spec, draw_task
 from cfsl.report.palette import label_colours, text_colour_on, wrapped
 from cfsl.spec import Noise, Occlusion, TaskSpec
+from report_cards import cards_of, written
 
 _SPECS = {
     "A": TaskSpec.type_a(nss=3),
@@ -120,6 +124,45 @@ def test_the_same_task_gives_the_same_bytes(glyphs):
 
     assert png(5) == png(5)
     assert png(5) != png(6)
+
+
+@pytest.mark.parametrize("ending", ["png", "pdf", "JPG"])
+def test_a_task_that_does_not_fit_the_disk_leaves_the_old_picture_whole(run, glyphs, ending):
+    _require_whole(run, f"t.{ending}", "tasks", "show", "--data", "glyphs-400x20")
+
+
+@pytest.mark.parametrize("ending", ["svg", "PDF"])
+def test_a_figure_that_does_not_fit_the_disk_leaves_the_old_one_whole(run, tmp_path, ending):
+    for one in cards_of("figure4", ["protonet", "maml_low"], data="glyphs-3200x2"):
+        written(tmp_path / "cards", one)
+    _require_whole(run, f"f.{ending}", "figure", "figure4", "cards")
+
+
+@contextlib.contextmanager
+def _disk_of_a_kilobyte():
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def _require_whole(run, name, *words):
+    """Write a picture, then again where it does not fit: one line is said, and the picture is the first one."""
+    assert run(*words, "--out", name).code == 0
+    before, files = Path(name).read_bytes(), sorted(Path.cwd().iterdir())
+    assert len(before) > 1000
+    with _disk_of_a_kilobyte():
+        done = run(*words, "--out", name)
+    assert done.code == 2 and f"{name} cannot be written: File too large" in done.err and done.err.count("\n") == 1
+    assert Path(name).read_bytes() == before and sorted(Path.cwd().iterdir()) == files
+
+
+def test_a_pdf_of_a_task_is_titled_by_its_own_name(run, glyphs):
+    assert run("tasks", "show", "--data", "glyphs-400x20", "--out", "mine.pdf").code == 0
+    assert "mine".encode("utf-16-be") in Path("mine.pdf").read_bytes()
+    assert ".part".encode("utf-16-be") not in Path("mine.pdf").read_bytes()
 
 
 def test_names_in_the_title_are_drawn_not_obeyed(glyphs):

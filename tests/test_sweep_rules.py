@@ -24,6 +24,7 @@ from cfsl.report.sweep_chart import sweep_chart
 from cfsl.spec import TaskSpec
 from cfsl.sweep.crew import Job
 from cfsl.sweep.knobs import Knobs
+from cfsl.sweep.outcome import Row, idle
 from cfsl.sweep.paper2 import paper_2_sweep
 from cfsl.sweep.space import METHODS, Choices, Range, listed_points, read_space
 from cfsl.sweep.study import SweepStudy
@@ -53,6 +54,25 @@ def sweep_of(learner: str = "init_tune", **fields) -> Sweep:
         "search_seed": 0,
     }
     return Sweep(**usual | fields)
+
+
+def _done(values: dict, accuracy: float) -> Row:
+    return Row(0, values, "done", accuracy=accuracy, ci95=0.1, atm=1.0, macs={"adaptation": 1, "prediction": 1})
+
+
+def test_what_made_no_difference_wherever_nothing_else_differed_is_told():
+    """Of axes nothing is said: it never has two values beside the same others; a failed trial says nothing."""
+    rows = [
+        _done({"lr": 0.1, "views": "one", "axes": 2}, 0.3),
+        _done({"lr": 0.1, "views": "turns", "axes": 2}, 0.3),
+        _done({"lr": 0.2, "views": "one", "axes": 2}, 0.5),
+        _done({"lr": 0.2, "views": "turns", "axes": 2}, 0.5),
+        _done({"lr": 0.4, "views": "one", "axes": 4}, 0.5),
+        Row(5, {"lr": 0.4, "views": "turns", "axes": 4}, "failed", error="why"),
+    ]
+    assert idle(rows) == ["views"]
+    assert idle([*rows, _done({"lr": 0.4, "views": "turns", "axes": 4}, 0.6)]) == []
+    assert idle([]) == [] and idle(rows[:1]) == []
 
 
 def study_of(folder: Path, **fields) -> SweepStudy:

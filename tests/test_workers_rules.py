@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import itertools
 import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,6 +29,24 @@ from cfsl.learners.tune import init_tune
 from cfsl.nets import conv4, in_channels_last
 
 KEPT: list[Any] = []
+AT_WORK = """
+import os, pathlib, time
+from cfsl.learners.chance import Chance
+
+pathlib.Path(f"{os.getpid()}.here").touch()
+
+class Slow(Chance):
+    def observe(self, state, support):
+        time.sleep(600)
+        return state
+"""
+STARTING = """
+import os, pathlib, sys, time
+
+if "--multiprocessing-fork" in sys.orig_argv:
+    pathlib.Path(f"{os.getpid()}.here").touch()
+    time.sleep(600)
+"""
 
 
 class Keeper(Chance):
@@ -87,6 +110,35 @@ def test_a_learner_that_cannot_travel_is_refused_with_what_to_do(glyphs: cfsl.Da
 def test_a_worker_that_dies_is_one_line(glyphs: cfsl.Dataset) -> None:
     with Workers(1) as pool, pytest.raises(LearnerError, match="worker process died"):
         cfsl.evaluate(Dying(), some_tasks(glyphs, 2), workers=pool)
+
+
+@pytest.mark.parametrize(
+    ("learner", "module", "code", "processes"),
+    [("slow:Slow", "slow.py", AT_WORK, 3), ("init_tune", "sitecustomize.py", STARTING, 2)],
+    ids=["at work", "starting"],
+)
+def test_ctrl_c_ends_all_workers_at_once_in_one_line(
+    glyphs: cfsl.Dataset, tmp_path: Path, learner: str, module: str, code: str, processes: int
+) -> None:
+    (tmp_path / module).write_text(code)
+    one = subprocess.Popen(
+        [sys.executable, "-m", "cfsl", "eval", learner, "--data", "glyphs-400x20", "--tasks", "40", "--workers", "2"],
+        env=os.environ | {"PYTHONPATH": str(tmp_path)}, cwd=tmp_path, text=True, start_new_session=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    try:
+        while len(here := list(tmp_path.glob("*.here"))) < processes:
+            assert one.poll() is None
+            time.sleep(0.05)
+        os.killpg(one.pid, signal.SIGINT)
+        out, err = one.communicate(timeout=30)
+    finally:
+        if one.poll() is None:
+            os.killpg(one.pid, signal.SIGKILL)
+    assert (one.returncode, out, err) == (130, "", "cfsl: stopped\n")
+    for pid in (int(path.stem) for path in here):
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
 
 
 @pytest.mark.parametrize("count", [0, -1])

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -46,6 +47,18 @@ def parsed_change(text: str) -> tuple[str, Any]:
     if not sign or not name:
         raise SpecError(f"--set {text} is not of the form name=value")
     return name, parsed_value(value)
+
+
+def parsed_changes(texts: Sequence[str]) -> dict[str, Any]:
+    """Read several name=value; refuse two values for one name."""
+    given: dict[str, str] = {}
+    changes = {}
+    for text in texts:
+        name, changes[name] = parsed_change(text)
+        if name in given:
+            raise SpecError(f"--set {given[name]} and --set {text} are both given; give one of them")
+        given[name] = text
+    return changes
 
 
 def parsed_value(text: str) -> Any:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from cfsl.cli.console import counting, print_json, say
-from cfsl.cli.hyper import look_in_current_folder, parsed_change
+from cfsl.cli.hyper import look_in_current_folder, parsed_changes
 from cfsl.cli.setting import Setting, takes_setting
 from cfsl.errors import CfslError, SpecError, lookup
 from cfsl.learners.changes import changed
@@ -219,7 +219,7 @@ def built_learner(name: str, changes: list[str] | None) -> Any:
     from cfsl.learners.registry import find_learner
 
     look_in_current_folder()
-    return changed(find_learner(name), dict(parsed_change(change) for change in changes or []))
+    return changed(find_learner(name), parsed_changes(changes or []))
 
 
 def _with_ready(learner: str, checkpoint: Path | None, tasks: Tasks) -> Path | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from json import dumps
@@ -72,7 +73,7 @@ def write_report(
 
     _require_ours(out)
     material = _material(places, gatherer or Gatherer(), pictures=pictures)
-    _write(out, page(material))
+    _write(out, page(material).encode())
     return material
 
 
@@ -102,7 +103,7 @@ def table(
     else:
         text = write(ranked, out)
     if out is not None:
-        _write(out, text)
+        _write(out, text.encode())
     if json:
         print_json(
             {"boards": [board.title for board in ranked], "path": out and str(out), "csv": csv_form(ranked, out)}
@@ -151,10 +152,9 @@ def figure(
         raise SpecError(f"no card here fits {named}; 'cfsl results list' shows what there is")
     wanted = Wanted(listed("columns", columns) or (), listed("learners", learners) or (), against, suite)
     picture = drawn(name, boards, _cards(found), wanted, manifests)
-    try:
-        picture.savefig(path, dpi=200)
-    except OSError as error:
-        raise CardError(f"{path} cannot be written: {error.strerror or error}") from error
+    content = io.BytesIO()  # matplotlib has errors of its own for a disk that is full
+    picture.savefig(content, dpi=200, format=path.suffix[1:].lower())
+    _write(path, content.getvalue())
     if json:
         print_json({"path": str(path), "figure": name})
     else:
@@ -289,13 +289,13 @@ def _require_ours(path: Path) -> None:
         raise CardError(f"{path} is there already and no report of cfsl; name another file with --out")
 
 
-def _write(path: Path, text: str) -> None:
+def _write(path: Path, content: bytes) -> None:
     from cfsl.files import written_whole
 
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with written_whole(path) as part:
-            part.write_text(text, encoding="utf-8")
+            part.write_bytes(content)
     except OSError as error:
         raise CardError(f"{path} cannot be written: {error.strerror or error}") from error
 

@@ -16,7 +16,7 @@ import typer
 
 from cfsl.cli.choosing import SPLIT, combinations
 from cfsl.cli.console import complain, print_json, say, stepping
-from cfsl.cli.hyper import look_in_current_folder, parsed_change, written_change
+from cfsl.cli.hyper import look_in_current_folder, parsed_changes, written_change
 from cfsl.cli.learning import Changes, Json, Name
 from cfsl.cli.setting import Setting, takes_setting
 from cfsl.cli.training import say_what_was_fitted
@@ -90,7 +90,7 @@ def sweep(
     asked = sound(
         Sweep(
             learner=learner,
-            base=base | dict(parsed_change(change) for change in changes or []),
+            base=base | parsed_changes(changes or []),
             data=data_spec(data, setting.splits),
             task=task,
             tasks=tasks,
@@ -221,13 +221,15 @@ def _watching(total: int, done: int, *, quiet: bool) -> Iterator[Callable[[Happe
 
 
 def _draw(sweep: Sweep, rows: Sequence[Row], folder: Path) -> None:
+    from cfsl.files import written_whole
     from cfsl.report.sweep_chart import sweep_chart
     from cfsl.sweep.space import Range
 
     log = [name for name, domain in sweep.space.items() if isinstance(domain, Range) and domain.log]
     place = f"{sweep.data.name}, {sweep.task.task_type} with {sweep.task.nss} support sets, {sweep.tasks} tasks"
     chart = sweep_chart([asdict(row) for row in rows], sweep.method, f"{sweep.learner} on {place}", sweep.centre, log)
-    chart.savefig(folder / _PICTURE, dpi=_DOTS_PER_INCH)
+    with written_whole(folder / _PICTURE) as part:
+        chart.savefig(part, dpi=_DOTS_PER_INCH, format="png")
 
 
 def _report(job: Job, rows: Sequence[Row], best: dict[str, Any] | None) -> dict[str, Any]:
@@ -243,6 +245,7 @@ def _report(job: Job, rows: Sequence[Row], best: dict[str, Any] | None) -> dict[
 
 def _say_outcome(job: Job, rows: Sequence[Row], best: dict[str, Any] | None) -> None:
     from cfsl.report.draw_task import describe_spec
+    from cfsl.sweep.outcome import idle
     from cfsl.sweep.space import METHODS
 
     sweep = job.sweep
@@ -260,15 +263,25 @@ def _say_outcome(job: Job, rows: Sequence[Row], best: dict[str, Any] | None) -> 
     left = sum(row.accuracy is None and not row.error for row in rows)
     if left:
         say(f"{left} trials are not done; another sweep is at them: the best so far may not stay the best")
+    for name in idle(rows):
+        say(f"{name} made no difference at all, so that {sweep.learner} may not use it here")
     if best is None:
         return
     say(f"wrote {job.folder / 'best.json'} and {job.folder / _PICTURE}")
-    if trained := {name: value for name, value in best["values"].items() if name.startswith("training.")}:
+    _say_what_bench_leaves_out(sweep, best)
+    if best["changes"]:
+        say(_options(best["changes"]))
+
+
+def _say_what_bench_leaves_out(sweep: Sweep, best: dict[str, Any]) -> None:
+    trained = {name: value for name, value in best["values"].items() if name.startswith("training.")}
+    precision = trained.pop("training.precision", None)
+    if precision is not None:
+        say(f"'cfsl bench --settings' leaves out training.precision; give it as --precision {precision}")
+    if trained:
         say(f"'cfsl bench --settings' has its own schedules: it leaves out {_written(trained)}")
     elif "rate" in best["values"] and sweep.training is not None:
         say("'cfsl bench --settings' has its own schedules: it leaves out the tenth of rate that training has")
-    if best["changes"]:
-        say(_options(best["changes"]))
 
 
 def _cells(row: Row) -> list[str]:

@@ -62,10 +62,16 @@ def show(
 
 
 def _save(picture: Image, out: Path) -> None:
+    from PIL.Image import SAVE, registered_extensions
+
+    from cfsl.files import written_whole
+
+    form = registered_extensions().get(out.suffix.lower())
+    if form not in SAVE:
+        raise CfslError(f"{out} cannot be written: its name should end in .png, .jpg or .pdf")
     try:
-        picture.save(out)
-    except ValueError as error:
-        raise CfslError(f"{out} cannot be written: its name should end in .png, .jpg or .pdf") from error
+        with written_whole(out) as part:
+            picture.save(part, form, title=out.stem)
     except OSError as error:
         why = error.strerror or error if out.absolute().parent.is_dir() else "its folder does not exist"
         raise CfslError(f"{out} cannot be written: {why}") from error

@@ -9,9 +9,7 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
-import signal
 import sys
-import threading
 import time
 from collections import deque
 from collections.abc import Iterator
@@ -24,6 +22,7 @@ from typing import Any
 from cfsl.engine.schedule import Died, Event, Told
 from cfsl.engine.shelf import Shelf
 from cfsl.engine.steps import Step
+from cfsl.harness.helper_process import HelperProcess
 
 _BETWEEN_REPORTS = 0.2
 """Seconds between two reports of a worker on how far it is."""
@@ -85,7 +84,7 @@ class ProcessCrew:
     def _hire(self) -> _Worker:
         context = multiprocessing.get_context("spawn")
         ours, theirs = context.Pipe()
-        process = context.Process(target=_work, args=(theirs, self._shelf.folder), daemon=True)
+        process = HelperProcess(target=_work, args=(theirs, self._shelf.folder), daemon=True)
         with _environment(dict.fromkeys(_ONE_THREAD, "1")):
             process.start()
         theirs.close()
@@ -117,8 +116,6 @@ def _environment(values: dict[str, str]) -> Iterator[None]:
 
 def _work(line: Connection, folder: Path) -> None:
     """In a worker: do what comes down the line."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the bench, which ends its workers
-    threading.Thread(target=_end_with_bench, daemon=True).start()
     import torch
 
     from cfsl.engine.local import event_of
@@ -132,13 +129,6 @@ def _work(line: Connection, folder: Path) -> None:
             line.send(event_of(step, shelf, _Reports(line, step)))
         except (EOFError, OSError):
             return
-
-
-def _end_with_bench() -> None:
-    bench = multiprocessing.parent_process()
-    if bench is not None:
-        bench.join()
-        os._exit(1)
 
 
 class _Reports:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 from cfsl.engine.spec import RunSpec, TrainSpec
+from cfsl.spec import Occlusion
 
 
 @dataclass(frozen=True)
@@ -54,8 +55,8 @@ class PieceStep:
     @property
     def label(self) -> str:
         """What the step is called when people watch."""
-        together = f", {len(self.others) + 1} corruptions" if self.others else ""
-        return f"{_cell(self.spec)}{together}, tasks {self.start}-{self.numbers[-1]}"
+        together = f"{_learned(self.spec)}, {len(self.others) + 1} corruptions"
+        return f"{together if self.others else _cell(self.spec)}, tasks {self.start}-{self.numbers[-1]}"
 
     @property
     def numbers(self) -> range:
@@ -138,6 +139,14 @@ def _steps_of(run: RunSpec) -> Iterator[Step]:
 
 
 def _cell(run: RunSpec) -> str:
+    done = run.task.corruption
+    if done is None:
+        return _learned(run)
+    return f"{_learned(run)} {done.shape if isinstance(done, Occlusion) else done.kind} {done.fraction:g}"
+
+
+def _learned(run: RunSpec) -> str:
+    """Say what is learned, whatever is done to the targets afterwards."""
     return f"{run.learner.name} on {run.data.name} {run.task.task_type} {run.task.nss}"
 
 

@@ -23,6 +23,7 @@ from cfsl.harness.trace import Trace
 from cfsl.harness.workers import Workers, on_device, threads
 from cfsl.learners.base import FixedEmbedding, Learner, Meta, Support, TaskInfo
 from cfsl.learners.maml_fast import accelerated
+from cfsl.sampling import SAMPLER
 from cfsl.sampling.plan import groups_seen
 
 _PLANNED_AT_ONCE = 256
@@ -95,10 +96,22 @@ def _ready(learner: Learner, tasks: Tasks, conditions: Conditions) -> Learner:
         raise LearnerError("there are no tasks to evaluate; give at least one")
     if conditions.isolate and not conditions.law:
         raise LearnerError("isolate=True enforces the law and law=False does not; give one of them")
+    _require_labels_of_spec(tasks)
     require_device(conditions.device)
     if conditions.isolate and conditions.accelerate:
         raise LearnerError("isolate=True runs no kernels that are loaded at first use; leave accelerate out")
     return accelerated(learner, conditions.device) if conditions.accelerate else learner
+
+
+def _require_labels_of_spec(tasks: Tasks) -> None:
+    """Refuse tasks with more labels than their spec says: learners, networks and cards have room for those only."""
+    drawn = 1 + int(tasks.plan(tasks.numbers[:1]).support_labels.max())
+    if drawn > tasks.spec.labels:
+        raise SpecError(
+            f"the sampler {tasks.sampler} gives a class a new label in every support set: {drawn} labels, where tasks "
+            f"of this setting have {tasks.spec.labels}, so that nothing can be evaluated on them; take the sampler "
+            f"{SAMPLER} or as_released_2020_08, or new classes in every support set (cci=1)"
+        )
 
 
 def run_tasks(

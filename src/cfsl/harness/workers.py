@@ -7,7 +7,6 @@ bit however many workers there are. On two cores, two processes of one thread do
 from __future__ import annotations
 
 import contextlib
-import multiprocessing
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
@@ -22,6 +21,7 @@ from torch import Tensor
 
 from cfsl.data.tasks import Tasks
 from cfsl.errors import LearnerError
+from cfsl.harness.helper_process import Hiring
 from cfsl.harness.trace import Trace, joined
 from cfsl.learners.base import Learner, Meta
 
@@ -34,7 +34,7 @@ _SHARES = 4
 class Workers:
     """Processes that run tasks: `with Workers(2) as workers: evaluate(..., workers=workers)`.
 
-    Starting them takes seconds, so keep them for several evaluations.
+    Starting them takes seconds, so keep them for several evaluations. An error, or Ctrl-C, ends them at once.
     """
 
     def __init__(self, count: int) -> None:
@@ -42,8 +42,10 @@ class Workers:
         if count < 1:
             raise LearnerError(f"{count} workers cannot do anything; give at least 1")
         self._count = count
-        context = multiprocessing.get_context("spawn")
-        self._pool = ProcessPoolExecutor(count, mp_context=context, initializer=torch.set_num_threads, initargs=(1,))
+        self._hiring = Hiring()
+        self._pool = ProcessPoolExecutor(
+            count, mp_context=self._hiring, initializer=torch.set_num_threads, initargs=(1,)
+        )
 
     @classmethod
     def of(cls, workers: int | Workers) -> contextlib.AbstractContextManager[Workers]:
@@ -56,7 +58,9 @@ class Workers:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._pool.shutdown(wait=True, cancel_futures=True)
+        self._pool.shutdown(wait=kind is None, cancel_futures=True)
+        if kind is not None:
+            self._hiring.end()
 
     def run(self, runner: Runner, learner: Learner, tasks: Tasks, meta: Meta, conditions: Any, progress: Told) -> Trace:
         """Run all tasks, piece by piece, wherever there is a free worker; return one trace, in the tasks' order."""
@@ -75,9 +79,10 @@ class Workers:
                 yield pieces[piece], trace
         except BrokenProcessPool as error:
             raise LearnerError("a worker process died (out of memory?); try fewer workers") from error
-        finally:
+        except BaseException:
             for piece in pieces:
                 piece.cancel()
+            raise
 
 
 class _Job(NamedTuple):

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
-import os
-import signal
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
-from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
 
 from cfsl.errors import CfslError
+from cfsl.harness.helper_process import HelperProcess
 from cfsl.sweep.study import SweepStudy
 from cfsl.sweep.trials import Sweep
 from cfsl.sweep.work import Happening, Watch, work
@@ -36,7 +33,7 @@ class Job(NamedTuple):
 
 @dataclass
 class _Worker:
-    process: SpawnProcess
+    process: HelperProcess
     line: Connection
     has_begun: bool = False
     """Whether it ever came as far as a trial."""
@@ -94,9 +91,8 @@ def _hired(job: Job, count: int) -> Iterator[list[_Worker]]:
 
 
 def _hire(job: Job) -> _Worker:
-    context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe(duplex=False)
-    process = context.Process(target=_serve, args=(theirs, job), daemon=True)
+    ours, theirs = multiprocessing.Pipe(duplex=False)
+    process = HelperProcess(target=_serve, args=(theirs, job), daemon=True)
     process.start()
     theirs.close()
     return _Worker(process, ours)
@@ -104,16 +100,7 @@ def _hire(job: Job) -> _Worker:
 
 def _serve(line: Connection, job: Job) -> None:
     """In a worker: do trials, on one thread."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the sweep, which ends its workers
-    threading.Thread(target=_end_with_sweep, daemon=True).start()
     torch.set_num_threads(1)
     study = job.open()
     with contextlib.closing(study):
         work(study, job.sweep, job.folder, line.send)
-
-
-def _end_with_sweep() -> None:
-    sweep = multiprocessing.parent_process()
-    if sweep is not None:
-        sweep.join()
-        os._exit(1)

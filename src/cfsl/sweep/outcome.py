@@ -75,6 +75,25 @@ def _row(one: Tried, best: Tried | None, folder: Path, manifests: Manifests) -> 
     )
 
 
+def idle(rows: Sequence[Row]) -> list[str]:
+    """Return the names whose values made no difference at all wherever nothing else differed."""
+    done = [row for row in rows if row.state == "done"]
+    names = list(done[0].values) if done else []
+    return [name for name in names if _is_idle(name, done)]
+
+
+def _is_idle(name: str, done: Sequence[Row]) -> bool:
+    """Tell whether trials with several values of a hyper-parameter came out the same, whatever the others were."""
+    outcomes: dict[str, set[str]] = {}
+    seen: dict[str, set[str]] = {}
+    for row in done:
+        others = json.dumps({other: value for other, value in row.values.items() if other != name}, sort_keys=True)
+        outcomes.setdefault(others, set()).add(json.dumps([row.accuracy, row.ci95, row.atm, row.macs]))
+        seen.setdefault(others, set()).add(json.dumps(row.values[name]))
+    varied = [others for others, values in seen.items() if len(values) > 1]
+    return bool(varied) and all(len(outcomes[others]) == 1 for others in varied)
+
+
 def best_of(sweep: Sweep, rows: Sequence[Row], folder: Path) -> dict[str, Any] | None:
     """Return the best trial as 'cfsl bench --settings' takes it; None if none is done."""
     best = next((row for row in rows if row.best), None)
