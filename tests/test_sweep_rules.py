@@ -325,13 +325,13 @@ def test_a_sweep_that_is_stopped_often_gives_nothing_up(tmp_path):
 def test_another_sweep_in_the_same_folder_is_refused(run):
     arguments = ("sweep", "init_tune", *_TINY, "--vary", "lr=0.01,0.1", "--out", "s")
     assert run(*arguments).code == 0
-    for more, said in (
-        (("--tasks", "3"), "tasks is 2 there and 3 here"),
-        (("--set", "steps=2"), "base.steps is 1 there and 2 here"),
-        (("--vary", "steps=1"), ""),
-        (("--seed", "1"), "task_seed is 0 there and 1 here"),
+    for changed, said in (
+        ((*arguments, "--tasks", "3"), "tasks is 2 there and 3 here"),
+        (["steps=2" if word == "steps=1" else word for word in arguments], "base.steps is 1 there and 2 here"),
+        ((*arguments, "--vary", "steps=1"), ""),
+        ((*arguments, "--seed", "1"), "task_seed is 0 there and 1 here"),
     ):
-        result = run(*arguments, *more)
+        result = run(*changed)
         assert result.code == 2 and result.err.count("\n") == 1 and said in result.err
     other = run("sweep", "init_tune", *_TINY, "--vary", "lr=0.01,0.2", "--out", "s")
     assert "s has another sweep: space.lr.choices is [0.01, 0.1] there and [0.01, 0.2] here" in other.err
