@@ -322,6 +322,13 @@ def test_a_sweep_that_is_stopped_often_gives_nothing_up(tmp_path):
         assert [one.error for one in study.tried()] == [None, None] and study.claim() is not None
 
 
+def test_a_sweep_says_what_made_no_difference(run):
+    idle_rates = run("sweep", "init_tune", *_TINY, "--vary", "lr=1e-12,1e-13", "--out", "idle")
+    assert "lr made no difference at all, so that init_tune may not use it here" in idle_rates.out
+    rates = run("sweep", "init_tune", *_TINY, "--vary", "lr=1e-12,3", "--out", "rates")
+    assert rates.code == 0 and "no difference" not in rates.out
+
+
 def test_another_sweep_in_the_same_folder_is_refused(run):
     arguments = ("sweep", "init_tune", *_TINY, "--vary", "lr=0.01,0.1", "--out", "s")
     assert run(*arguments).code == 0
