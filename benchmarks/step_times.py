@@ -19,7 +19,7 @@ import torch
 from cfsl.data.tasks import Tasks
 from cfsl.engine.estimate import PLACE, eval_images, image_kind, train_images
 from cfsl.engine.perform import opened
-from cfsl.engine.spec import RunSpec, built
+from cfsl.engine.spec import RunSpec, TrainSpec, built
 from cfsl.harness.evaluate import Conditions, evaluate_under
 from cfsl.harness.workers import threads
 from cfsl.learners.base import FixedEmbedding, first_weights
@@ -27,10 +27,13 @@ from cfsl.learners.registry import LEARNERS
 from cfsl.presets.cells import Request, cells_of
 from cfsl.training.events import Event, Update
 from cfsl.training.loop import train
+from cfsl.training.spec import Training
 
 UPDATES = 3
 TASKS = 2
 TASKS_OF_A_TABLE = 100
+STAGED = ("maml_high", "sca")
+"""Learners whose inner loop is trained on a table."""
 
 
 def main(names: list[str], learners: tuple[str, ...]) -> None:
@@ -41,7 +44,11 @@ def main(names: list[str], learners: tuple[str, ...]) -> None:
             if cell.run is None:
                 print(f"{name} {cell.learner}: {cell.why_not}")
                 continue
-            times = {"eval": evaluation(cell.run)} | ({} if cell.run.train is None else {"train": training(cell.run)})
+            times = {"eval": evaluation(cell.run)}
+            if cell.run.train is not None:
+                times["train"] = training(cell.run.train)
+            if cell.learner in STAGED:
+                times |= stages(name, cell.learner, measured.setdefault(image_kind(name), {}))
             measured.setdefault(image_kind(cell.run.data.name), {})[cell.learner] = times
             PLACE.write_text(json.dumps(measured, indent=1, sort_keys=True) + "\n")
             print(name, cell.learner, {kind: f"{1e3 * seconds:.2f} ms an image" for kind, seconds in times.items()})
@@ -60,11 +67,30 @@ def evaluation(run: RunSpec) -> float:
     return (time.process_time() - start) / (count * eval_images(run.task))
 
 
-def training(run: RunSpec) -> float:
+def stages(data: str, learner: str, measured: dict[str, dict[str, float]]) -> dict[str, float]:
+    """Return the seconds of an image that is looked up in a table, and note those of an image of the first stage."""
+    run = cells_of(Request("table1", "strong", (data,), learners=(learner,), columns=("B3",)))[0].run
+    assert run is not None and run.train is not None
+    first = run.train
+    while first.start is not None:
+        first = first.start
+    measured.setdefault(first.learner.name, {"train": training(first)})
+    return {"table": training(run.train)}
+
+
+def shortened(spec: Training) -> Training:
+    """Return two epochs of a few updates, of every stage."""
+    start = spec.start
+    if start is not None:
+        start = start.replace(training=shortened(start.training))
+    schedule = spec.schedule.replace(epochs=2, updates=UPDATES)
+    return spec.replace(validation_tasks=1, schedule=schedule, start=start)
+
+
+def training(train_spec: TrainSpec) -> float:
     """Return the seconds of a training image: of a second epoch, when everything is loaded."""
-    assert run.train is not None
-    spec = run.train.training
-    short = spec.replace(validation_tasks=1, schedule=spec.schedule.replace(epochs=2, updates=UPDATES))
+    spec = train_spec.training
+    short = shortened(spec)
     clock: list[float] = []
 
     def watch(event: Event) -> None:
@@ -72,7 +98,7 @@ def training(run: RunSpec) -> float:
             clock.append(time.process_time())
 
     with tempfile.TemporaryDirectory() as folder:
-        train(built(run.train.learner), short, opened(run.train.data), Path(folder), watch)
+        train(built(train_spec.learner), short, opened(train_spec.data), Path(folder), watch)
     return (clock[-1] - clock[UPDATES]) / ((UPDATES - 1) * train_images(spec))
 
 

@@ -45,7 +45,8 @@ from cfsl.training.augment import augment, blended
 from cfsl.training.calibration import calibrated
 from cfsl.training.checkpoint import read_checkpoint, write_checkpoint
 from cfsl.training.loop import LAST, best_weights, read_weights, train
-from cfsl.training.objective import _generator, objective_of
+from cfsl.training.objective import objective_of
+from cfsl.training.randomness import generator_of_update
 from cfsl.training.recipes import fitted_to, recipe_for
 from cfsl.training.spec import Augmentation, Schedule, Training
 
@@ -663,7 +664,7 @@ def test_the_loss_of_a_blend_is_shared_by_both_classes(photos):
     objective = objective_of(learner, training, photos)
     meta = objective.init(generator())
     loss, _ = objective.loss(meta["params"], meta["stats"], 0)
-    drawn = _generator(training, "batch", 0)
+    drawn = generator_of_update(training, "batch", 0)
     tasks = cfsl.Tasks(photos, training.episodes, split="train", seed=training.seed)
     chosen = torch.randint(int(tasks.class_sizes.sum()), (12,), generator=drawn)
     labels = torch.from_numpy(np.repeat(np.arange(len(tasks.class_sizes)), tasks.class_sizes))[chosen]

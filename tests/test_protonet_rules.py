@@ -290,3 +290,31 @@ def test_labels_that_come_late_in_a_group_get_prototypes_of_their_own(small):
     protonet, multiproto = (evaluate(learner, tasks, meta_of(learner)) for learner in learners)
     assert np.allclose(protonet.logits, multiproto.logits, atol=1e-5)
     assert (multiproto.logits.argmax(axis=2) == multiproto.labels).all()
+
+
+# The published defect
+
+
+def test_the_defect_keeps_the_last_image_of_a_label_alone():
+    learner = ProtoNet(net=NET, metric="euclidean", prototype="last")
+    meta = meta_of(learner)
+    state = learner.begin(meta, info_of(SPECS["C"]))
+    first, second, third = torch.randn(3, learner.net.feature_count(SHAPE))
+    state = learner.observe(state, Support(torch.stack([first, second]), torch.tensor([0, 0])))
+    state = learner.observe(state, Support(third[None], torch.tensor([1])))
+    assert state["sums"][0].equal(second) and state["sums"][1].equal(third)
+    assert state["counts"].tolist() == [1, 1, 0]
+
+
+def test_the_defect_changes_nothing_where_a_label_has_one_image_and_costs_type_c_its_earlier_classes(small):
+    honest, defective = ProtoNet(net=NET), ProtoNet(net=NET, prototype="last")
+    meta = meta_of(honest)
+    for name, is_same in (("B", True), ("C", False), ("A", False)):
+        tasks = tasks_of(small, SPECS[name])
+        answers = [evaluate(learner, tasks, meta).logits for learner in (honest, defective)]
+        assert np.array_equal(*answers) is is_same, name
+
+
+def test_runs_without_the_defect_keep_their_hash():
+    assert "prototype" not in ProtoNet().model_dump(mode="json")
+    assert ProtoNet(**ProtoNet(prototype="last").model_dump(mode="json")).prototype == "last"

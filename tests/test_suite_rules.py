@@ -137,8 +137,40 @@ def test_what_can_be_shared_is_trained_once():
     quick = trainings("table1", "quick")
     assert quick["pretrain_tune"] == 1 and quick["protonet"] == 1 and quick["maml_low"] >= 9
     paper = trainings("table1", "paper")
-    assert paper["pretrain_tune"] == 3  # seeds
-    assert paper["protonet"] == 3 * quick["maml_low"]
+    assert paper["pretrain_tune"] == paper["protonet"] == 3 * quick["maml_low"]  # three seeds of every column
+
+
+def stages_of(profile: str, learner: str, column: str) -> list[str]:
+    """Return the tasks that each stage of a training is trained on, the first stage first."""
+    train = cells("table1", profile, learners=(learner,), columns=(column,))[0].run.train
+    found = []
+    while train is not None:
+        episodes = train.training.episodes
+        found.insert(0, f"{train.learner.name.rpartition(':')[2]} {episodes.task_type}{episodes.nss}")
+        train = train.start
+    return found
+
+
+def test_the_profile_strong_trains_the_maml_family_in_stages():
+    assert stages_of("strong", "maml_high", "B3") == ["MetricStart few-shot1", "maml_high B3"]
+    assert stages_of("strong", "sca", "B5") == ["MetricStart few-shot1", "maml_high B3", "maml_high B5", "sca B5"]
+    assert stages_of("strong", "maml_high", "C5") == ["MetricStart few-shot1", "maml_high C3", "maml_high C5"]
+    assert stages_of("strong", "maml_low", "A3") == ["protonet few-shot1", "maml_low B3", "maml_low A3"]
+    assert stages_of("strong", "protonet", "B3") == ["protonet few-shot1"]
+
+
+def test_the_profile_strong_has_the_networks_of_paper_2_and_chooses_epochs_on_the_columns_own_tasks():
+    strong = cells("scaling", "strong", learners=("pretrain_tune",), columns=("baseline1",))[0].run
+    paper = cells("scaling", "paper", learners=("pretrain_tune",), columns=("baseline1",))[0].run
+    assert strong.learner.changes["net"] == paper.learner.changes["net"]
+    for run in (strong, cells("instance", "strong", learners=("pretrain_tune",), columns=("instance3",))[0].run):
+        assert run.train.training.validation == run.task
+
+
+def test_protonets_of_paper_2_have_the_cosine():
+    for column in (*SCALING, *INSTANCE):
+        task = {**SCALING, **INSTANCE}[column]
+        assert paper_2_changes("protonet", "omniglot", column, task)["metric"] == "cosine"
 
 
 def test_a_run_is_known_by_all_that_decides_its_numbers_and_by_nothing_else():

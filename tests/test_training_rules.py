@@ -814,6 +814,9 @@ class Slope:
     def init(self, generator):
         return {"params": {"w": torch.ones(1)}, "stats": {}}
 
+    def is_learned(self, name):
+        return True
+
     def loss(self, params, stats, update):
         return self.slope * params["w"].sum(), stats
 

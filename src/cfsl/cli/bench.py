@@ -38,7 +38,9 @@ def bench(
     ],
     profile: Annotated[
         str | None,
-        typer.Option(help="smoke (minutes), quick (an evening on two cores; the default) or paper (as published)."),
+        typer.Option(
+            help="smoke (minutes), quick (an evening on two cores; the default), strong (stages) or paper (published)."
+        ),
     ] = None,
     data: Annotated[str | None, typer.Option(help="Data sets, with commas; default: the suite's.")] = None,
     splits: Annotated[str | None, typer.Option(help="Split file of the data set: a name, or a path.")] = None,

@@ -31,7 +31,7 @@ Folders = Annotated[
     list[Path] | None, typer.Argument(help="Result cards, or folders of them; default: 'bench' and 'results'.")
 ]
 Data = Annotated[str | None, typer.Option(help="Only this data set.")]
-Profile = Annotated[str | None, typer.Option(help="Only this profile: smoke, quick, paper or own.")]
+Profile = Annotated[str | None, typer.Option(help="Only this profile: smoke, quick, strong, paper or own.")]
 
 
 def report(

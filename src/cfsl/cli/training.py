@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,7 +19,7 @@ from cfsl.errors import CfslError, SpecError, lookup
 if TYPE_CHECKING:
     from cfsl.data.store import Dataset
     from cfsl.spec import TaskSpec
-    from cfsl.training.events import Event, Watcher
+    from cfsl.training.events import Epoch, Event, Watcher
     from cfsl.training.spec import Training
 
 _LOGS = {"none": False, "tensorboard": True}
@@ -29,7 +30,10 @@ def train(
     setting: Setting,
     learner: Name,
     recipe: Annotated[
-        str, typer.Option(help="'short' (minutes on one core) or 'paper' (the published one).")
+        str,
+        typer.Option(
+            help="'short' (minutes on one core), 'strong' (in stages, an hour) or 'paper' (the published one)."
+        ),
     ] = "short",
     out: Annotated[Path | None, typer.Option(help="Folder of the run; default: runs/LEARNER-DATA-RECIPE.")] = None,
     epochs: Annotated[int | None, typer.Option(help="Epochs, instead of the recipe's.", min=1)] = None,
@@ -53,10 +57,9 @@ def train(
     from cfsl.harness.devices import require_device
     from cfsl.learners.maml_fast import why_not
     from cfsl.learners.maml_low import MamlLow
-    from cfsl.results.evaluation import described
-    from cfsl.training.loop import train as run_training
+    from cfsl.training.loop import stages_before
     from cfsl.training.recipes import fitted_to
-    from cfsl.training.tensorboard import require_tensorboard, tensorboard_log
+    from cfsl.training.tensorboard import require_tensorboard
 
     _require_defaults(setting)
     require_device(device)
@@ -79,29 +82,62 @@ def train(
         if slower:
             say(slower)
     folder = out or Path("runs") / f"{learner.replace(':', '-')}-{setting.data}-{recipe}"
+
+    how = _How(device, threads, accelerates=fast, logs=logged, json=json)
+    stages = [(stage.learner, stage.built(), stage.training, place) for stage, place in stages_before(training, folder)]
+    stages.append((learner, built, training, folder))
+    for number, (name, trained, its_training, place) in enumerate(stages, start=1):
+        if len(stages) > 1 and not json:
+            say(f"stage {number} of {len(stages)}: {_short_name(name)}, in {place}")
+        history = _run_stage(name, trained, its_training, data, place, how)
+
+    best = max(history, key=lambda epoch: epoch.accuracy)
+    if json:
+        print_event({"event": "end", "best_epoch": best.epoch, "accuracy": best.accuracy, "folder": str(folder)})
+        return
+    say(f"best epoch {best.epoch + 1} with {100 * best.accuracy:.2f} % on validation tasks; weights are in {folder}")
+
+
+@dataclass(frozen=True)
+class _How:
+    """How training is done and shown: no part of the identity of a run."""
+
+    device: str
+    threads: int
+    accelerates: bool
+    logs: bool
+    json: bool
+
+
+def _run_stage(name: str, learner: Any, training: Training, data: Dataset, folder: Path, how: _How) -> list[Epoch]:
+    """Train one stage, with a bar and a log of its own, and return its history."""
+    from cfsl.results.evaluation import described
+    from cfsl.training.loop import train as run_training
+    from cfsl.training.tensorboard import tensorboard_log
+
     run = {
-        "learner": {"name": learner, **described(built)},
+        "learner": {"name": name, **described(learner)},
         "training": training.model_dump(mode="json"),
         "data": data.fingerprint,
-        "device": device,
+        "device": how.device,
         "folder": str(folder),
     }
     with contextlib.ExitStack() as stack:
-        show = stack.enter_context(stepping(learner, training.schedule.total, "updates"))
-        watchers = [_bar(show, training), _events(run, training) if json else _lines(training)]
-        if logged:
+        show = stack.enter_context(stepping(_short_name(name), training.schedule.total, "updates"))
+        watchers = [_bar(show, training), _events(run, training) if how.json else _lines(training)]
+        if how.logs:
             watchers.append(stack.enter_context(tensorboard_log(folder, training)))
 
         def watch(event: Event) -> None:
             for told in watchers:
                 told(event)
 
-        history = run_training(built, training, data, folder, watch, device, threads, accelerate=fast)
-    best = max(history, key=lambda epoch: epoch.accuracy)
-    if json:
-        print_event({"event": "end", "best_epoch": best.epoch, "accuracy": best.accuracy, "folder": str(folder)})
-        return
-    say(f"best epoch {best.epoch + 1} with {100 * best.accuracy:.2f} % on validation tasks; weights are in {folder}")
+        return run_training(learner, training, data, folder, watch, how.device, how.threads, accelerate=how.accelerates)
+
+
+def _short_name(learner: str) -> str:
+    """Return the name of a learner without the module of its import path."""
+    return learner.rpartition(":")[2]
 
 
 def _require_defaults(setting: Setting) -> None:
@@ -122,9 +158,9 @@ def _training(
     kind = LEARNERS[learner].training if learner in LEARNERS else "tasks"
     if kind in ("none", "random"):
         raise CfslError(f"{learner} is not trained; evaluate it with 'cfsl eval {learner}'")
-    training = recipe_for(recipe, kind, task, characters=characters)
+    training = recipe_for(recipe, kind, task, learner=learner, characters=characters)
     wanted = {name: value for name, value in own.items() if value is not None}
-    return training.replace(seed=seed, schedule=training.schedule.replace(**wanted))
+    return training.with_seed(seed).replace(schedule=training.schedule.replace(**wanted))
 
 
 def say_what_was_fitted(asked: Training, training: Training, data: Dataset) -> None:

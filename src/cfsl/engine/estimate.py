@@ -88,9 +88,14 @@ class Times:
 def expected_training(train: TrainSpec) -> float:
     """Return the seconds of a training run with its validation, from the package's times."""
     training, schedule = train.training, train.training.schedule
-    updates = _measured(train.learner, train.data.name, "train") * schedule.total * train_images(training)
+    updates = _measured(train.learner, train.data.name, _what(training)) * schedule.total * train_images(training)
     task = eval_images(training.validation) * _measured(train.learner, train.data.name, "eval")
     return updates + schedule.epochs * training.validation_tasks * task
+
+
+def _what(training: Training) -> str:
+    """Return which of a learner's times a training takes: that of images, or of a table of their maps."""
+    return "table" if training.embedding == "frozen" else "train"
 
 
 def expected_task(run: RunSpec, target_sets: int = 1) -> float:
@@ -174,7 +179,7 @@ def _ratio_of_training(notes: Mapping[str, Any], name: str) -> Ratio:
     learner, data = name.split("-")[0], "slim" if "-slim" in name else name
     seconds = statistics.median(epoch["seconds"] for epoch in notes["history"])
     plain = LearnerSpec(name=learner, changes={"net": identity["learner"].get("net")}, settings=None)
-    expected = _measured(plain, data, "train") * training.schedule.updates * train_images(training)
+    expected = _measured(plain, data, _what(training)) * training.schedule.updates * train_images(training)
     return (learner, "train"), seconds / expected
 
 

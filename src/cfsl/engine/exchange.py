@@ -49,7 +49,7 @@ class Outgoing:
         splits = self._own_splits(step.spec.data)
         match step:
             case TrainStep(spec=train):
-                return [*splits, self._run(self._shelf.training(train))]
+                return [*splits, *self._weights(train.start), self._run(self._shelf.training(train))]
             case PieceStep(spec=run):
                 return [*splits, *self._weights(run.train)]
             case CardStep(spec=run):

@@ -98,7 +98,9 @@ def _train(step: TrainStep, shelf: Shelf, tell: Tell) -> None:
         if isinstance(event, Started | Update | Saved):
             tell(Progress(event.update, total, "updates", accuracy))
 
-    train(built(step.spec.learner), step.spec.training, opened(step.spec.data), shelf.training(step.spec), watch)
+    spec = step.spec
+    start = None if spec.start is None else shelf.training(spec.start)
+    train(built(spec.learner), spec.training, opened(spec.data), shelf.training(spec), watch, start=start)
 
 
 def _run_pieces(pieces: Sequence[PieceStep], shelf: Shelf, tell: Tell) -> None:

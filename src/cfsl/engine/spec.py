@@ -9,14 +9,18 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import inspect
 import json
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
 from cfsl.learners.base import ShapedByTask
 from cfsl.learners.changes import changed
-from cfsl.learners.registry import find_learner
+from cfsl.learners.registry import LEARNERS, find_learner
+from cfsl.results.evaluation import described
 from cfsl.spec import Count, FrozenSpec, TaskSpec
 from cfsl.training.spec import Training
 
@@ -47,6 +51,22 @@ class LearnerSpec(FrozenSpec):
     """All hyper-parameters, those that were not changed included: defaults may move, and runs must not."""
 
 
+def learner_spec(name: str, changes: Mapping[str, Any]) -> LearnerSpec:
+    """Return the identity of a learner."""
+    bare = LearnerSpec(name=name, changes=dict(changes), settings=None)
+    learner = built(bare)
+    is_ours = name in LEARNERS or name.startswith("cfsl.")
+    return bare.replace(settings=described(learner)["settings"], source=None if is_ours else _source(learner))
+
+
+def _source(learner: Any) -> str | None:
+    """Return the sha256 of the file that a learner is written in."""
+    try:
+        return hashlib.sha256(Path(inspect.getfile(type(learner))).read_bytes()).hexdigest()
+    except (OSError, TypeError):
+        return None
+
+
 def built(spec: LearnerSpec) -> Any:
     """Build a learner, as it was specified."""
     return changed(find_learner(spec.name), spec.changes)
@@ -69,6 +89,14 @@ class TrainSpec(FrozenSpec):
     def name(self) -> str:
         """The name of its folder."""
         return f"{self.learner.name.replace(':', '-')}-{self.data.name}-s{self.training.seed}-{self.hash[:_SHORT]}"
+
+    @functools.cached_property
+    def start(self) -> TrainSpec | None:
+        """The training run whose weights this one starts from, if there is one."""
+        stage = self.training.start
+        if stage is None:
+            return None
+        return TrainSpec(learner=learner_spec(stage.learner, stage.changes), data=self.data, training=stage.training)
 
 
 class RunSpec(FrozenSpec):

@@ -29,8 +29,8 @@ class TrainStep:
 
     @property
     def needs(self) -> tuple[str, ...]:
-        """Nothing."""
-        return ()
+        """Return the training run that this one starts from, if there is one."""
+        return () if self.spec.start is None else (TrainStep(self.spec.start).name,)
 
 
 @dataclass(frozen=True)
@@ -133,9 +133,16 @@ def names_of(step: Step) -> tuple[str, ...]:
 
 def _steps_of(run: RunSpec) -> Iterator[Step]:
     if run.train is not None:
-        yield TrainStep(run.train)
+        yield from _training_steps(run.train)
     yield from pieces_of(run)
     yield CardStep(run)
+
+
+def _training_steps(train: TrainSpec) -> Iterator[Step]:
+    """Yield the stages of a training, each after the one that it starts from."""
+    if train.start is not None:
+        yield from _training_steps(train.start)
+    yield TrainStep(train)
 
 
 def _cell(run: RunSpec) -> str:

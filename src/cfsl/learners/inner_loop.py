@@ -39,7 +39,7 @@ units are not asked for.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Annotated, ClassVar, Literal, TypeAlias
 
@@ -53,7 +53,16 @@ from cfsl.data.tasks import TaskBatch
 from cfsl.errors import LearnerError
 from cfsl.learners.base import Meta, Moment, State, Support, TaskInfo
 from cfsl.learners.episodes import Episode, Images, episodes_of
-from cfsl.learners.step_tables import first_tables, norm_by, norm_by_batch, part, rows_of
+from cfsl.learners.step_tables import (
+    Steps,
+    first_tables,
+    norm_by,
+    norm_by_batch,
+    of_drawn_length,
+    part,
+    rows_of,
+    taken_over,
+)
 from cfsl.nets.layers import Norm, Params, Stats, moved_stats
 from cfsl.spec import Count, FrozenSpec
 
@@ -65,6 +74,8 @@ LearningRate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 _MOMENTUM = 0.1
 _PREDICTED_AT_ONCE = 64
 """Targets are many and maps are large."""
+_CRITIC_ANSWER = "critic.linear2.weight"
+"""The last layer of a critic (see `critic.py`)."""
 _LEAST_SHARE = 0.001
 """Of a step in the multi-step loss, as published."""
 
@@ -226,6 +237,27 @@ class InnerLoop(FrozenSpec):
 
     # --- training
 
+    def started_from(self, first: Meta, start: Meta) -> Meta:
+        """Return first weights with those taken over that an earlier training run has learned (see `taken_over`).
+
+        It may have been of the embedding alone, of fewer support sets, or of a learner without a critic: a new critic
+        then says nothing at first, so that the answers are those of the learner that it is added to.
+        """
+        new, old = first["params"], start["params"]
+        wanted = Steps(self.steps, self.trained_steps(part(new, "rates.")))
+        old_rates = part(old, "rates.")
+        had = wanted
+        if old_rates:
+            rows_of_critic = 1 if _CRITIC_ANSWER in old else 0
+            had = Steps(self.steps, len(next(iter(old_rates.values()))) - rows_of_critic)
+
+        params, stats = (taken_over(first[kind], start[kind], had, wanted) for kind in ("params", "stats"))
+        if not old_rates:
+            of_drawn_length(new, params, stats)
+        if _CRITIC_ANSWER in params and _CRITIC_ANSWER not in old:
+            params[_CRITIC_ANSWER] = torch.zeros_like(params[_CRITIC_ANSWER])
+        return {"params": params, "stats": stats}
+
     def episode_loss(
         self, params: Params, stats: Stats, batch: TaskBatch, *, turns: bool, moment: Moment
     ) -> tuple[Scalar, Stats]:
@@ -233,6 +265,12 @@ class InnerLoop(FrozenSpec):
         if turns:
             raise LearnerError(f"{type(self).__name__} learns from whole tasks; images cannot take turns (turns=False)")
         episodes, stats = self.episodes(params, stats, batch)
+        return self.mean_loss(params, stats, episodes, moment)
+
+    def mean_loss(
+        self, params: Params, stats: Stats, episodes: Sequence[Episode], moment: Moment
+    ) -> tuple[Scalar, Stats]:
+        """Return the mean outer loss of tasks that are as the inner loop sees them, and the statistics after them."""
         losses, seen = zip(*(self.task_loss(params, stats, episode, moment) for episode in episodes), strict=True)
         measured = {f"targets.{name}": torch.stack([one[name] for one in seen]).mean(dim=0) for name in seen[0]}
         return torch.stack(losses).mean(), moved_stats(stats, {**stats, **measured}, _MOMENTUM)

@@ -7,6 +7,10 @@ Where it departs from the published CFSL code: prototypes are means over all sup
 image only); support sets are embedded one at a time, with running statistics of batch norm; the default metric is the
 squared Euclidean distance of the paper (that code has the dot product, here metric="dot").
 
+prototype="last" is the defect of that code: the prototype of a label is the last image that was shown under it. (That
+code also divides it by the number of support images, which the learned scale makes up for.) Where a label has one
+image, as in type B, nothing changes. In type C, a label forgets all classes but the last.
+
 norm="batch" is the batch norm of that code: each support set, and all targets together, are normalised by statistics of
 their own, so an answer depends on the other targets (`transductive`). A batch norm that gets a single value a channel
 has no variance to divide by: there and then it uses the running statistics.
@@ -14,10 +18,11 @@ has no variance to divide by: there and then it uses the running statistics.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float, Float32, Int64
+from pydantic import SerializerFunctionWrapHandler, model_serializer
 from torch import Tensor
 from torch.nn import functional
 
@@ -39,6 +44,14 @@ class ProtoNet(FrozenSpec):
     net: Net = conv4(64, "conv-act-norm")
     metric: Metric = "euclidean"
     norm: Literal["running", "batch"] = "running"
+    prototype: Literal["mean", "last"] = "mean"
+    """Of the images of a label: their mean, or the last one alone as in the published code."""
+
+    @model_serializer(mode="wrap")
+    def _without_later_fields(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """State the kind of prototype only if it is the defect: runs keep the hash that they had before."""
+        stated: dict[str, Any] = dump(self)
+        return {name: value for name, value in stated.items() if (name, value) != ("prototype", "mean")}
 
     @property
     def transductive(self) -> bool:
@@ -69,11 +82,20 @@ class ProtoNet(FrozenSpec):
 
     def observe(self, state: State, support: Support) -> State:
         """Add the embedded images to the sums of their classes."""
+        if self.prototype == "last":
+            return self._last_alone(state, support)
         ones = torch.ones_like(support.labels)
         return state | {
             "sums": state["sums"].index_add(0, support.labels, support.images),
             "counts": state["counts"].index_add(0, support.labels, ones),
         }
+
+    def _last_alone(self, state: State, support: Support) -> State:
+        """Put the last image of each label in the place of whatever was there."""
+        sums, counts = state["sums"].clone(), state["counts"].clone()
+        for image, label in zip(support.images, support.labels, strict=True):
+            sums[label], counts[label] = image, 1
+        return state | {"sums": sums, "counts": counts}
 
     def episode_loss(
         self, params: Params, stats: Stats, batch: TaskBatch, *, turns: bool, moment: Moment

@@ -2,7 +2,7 @@
 
 from cfsl.nets.base import ImageShape, NetSpec
 from cfsl.nets.convnet import ConvNet, conv4, vgg
-from cfsl.nets.dense import DenseNet, SqueezeConv
+from cfsl.nets.dense import DenseNet, HighEndNet, SqueezeConv
 from cfsl.nets.layers import Params, Stats, in_channels_last, parameter_count
 from cfsl.nets.registry import NETS, Net, net_named
 from cfsl.nets.resnet12 import ResNet12
@@ -12,6 +12,7 @@ __all__ = [
     "NETS",
     "ConvNet",
     "DenseNet",
+    "HighEndNet",
     "ImageShape",
     "Net",
     "NetSpec",

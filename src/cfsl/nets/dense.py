@@ -20,6 +20,7 @@ from cfsl.nets.layers import BatchNorm, Conv, Init, Layer, Linear, Norm, conv, p
 from cfsl.spec import Count
 
 SLOPE = 0.01
+_EMBEDDING = "embedding."
 
 
 class DenseNet(NetSpec):
@@ -105,6 +106,42 @@ class SqueezeConv(NetSpec):
         maps = conv(params, "conv", _excited(params, "squeeze1", images))
         maps = functional.leaky_relu(pool(norm("norm", maps)), SLOPE)
         return _excited(params, "squeeze2", maps).mean((2, 3))
+
+
+class HighEndNet(NetSpec):
+    """The DenseNet and the small net on its maps as one network: what MAML++ High-End computes before its head.
+
+    It is for training both together, before there is an inner loop. The DenseNet's weights have the names that they
+    have in MAML++ High-End.
+    """
+
+    kind: Literal["high_end"] = "high_end"
+    embedding: DenseNet = DenseNet()
+    net: SqueezeConv = SqueezeConv()
+    appends_means: bool = False
+    """Whether the mean of each channel of the embedding's maps follows the features of the small net."""
+    init_rule: Init = "torch"
+
+    def layers(self, image_shape: ImageShape) -> dict[str, Layer]:
+        """Return the layers of both."""
+        deep = self.embedding.layers(image_shape)
+        small = self.net.layers(self.embedding.map_shape())
+        return {f"{_EMBEDDING}{name}": layer for name, layer in deep.items()} | small
+
+    def feature_count(self, image_shape: ImageShape) -> int:
+        """Return the features of the small net, and the channels of the embedding if their means are asked for."""
+        self.embedding.feature_count(image_shape)
+        maps = self.embedding.map_shape()
+        return self.net.feature_count(maps) + (maps[0] if self.appends_means else 0)
+
+    def forward(self, params: Mapping[str, Tensor], norm: Norm, images: Images) -> Features:
+        """Embed images, and give their maps to the small net."""
+        deep = {name.removeprefix(_EMBEDDING): tensor for name, tensor in params.items() if name.startswith(_EMBEDDING)}
+        flat = self.embedding.forward(deep, lambda name, maps: norm(_EMBEDDING + name, maps), images)
+        maps = flat.view(len(images), *self.embedding.map_shape())
+
+        features = self.net.forward(params, norm, maps)
+        return torch.cat([features, maps.mean((2, 3))], dim=1) if self.appends_means else features
 
 
 def _layer(name: str, inputs: int, outputs: int, kernel: int) -> dict[str, Layer]:

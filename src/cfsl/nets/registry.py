@@ -9,11 +9,11 @@ from pydantic import Field
 from cfsl.errors import lookup
 from cfsl.nets.base import NetSpec
 from cfsl.nets.convnet import ConvNet, conv4, vgg
-from cfsl.nets.dense import DenseNet, SqueezeConv
+from cfsl.nets.dense import DenseNet, HighEndNet, SqueezeConv
 from cfsl.nets.resnet12 import ResNet12
 from cfsl.nets.small_resnet import SmallResNet
 
-Net = Annotated[ConvNet | DenseNet | ResNet12 | SmallResNet | SqueezeConv, Field(discriminator="kind")]
+Net = Annotated[ConvNet | DenseNet | HighEndNet | ResNet12 | SmallResNet | SqueezeConv, Field(discriminator="kind")]
 """For fields of other specs: any backbone, told apart by its `kind`."""
 
 NETS: dict[str, NetSpec] = {
@@ -33,9 +33,10 @@ NETS: dict[str, NetSpec] = {
     "resnet_small_rgb": SmallResNet(widths=(32, 64, 128, 256), stem_kernel=5, stem_stride=2, embedding=None),
     "dense_64": DenseNet(),
     "squeeze_conv_48": SqueezeConv(),
+    "high_end": HighEndNet(),
 }
 """Conv-4 and VGG are named after the papers' use: 48 filters and VGG as in Pretrain+Tune, 64 as in ProtoNets.
-"dense_64" embeds for MAML++ High-End and "squeeze_conv_48" classifies its maps.
+"dense_64" embeds for MAML++ High-End and "squeeze_conv_48" classifies its maps; "high_end" is both in one.
 
 Other sizes come from `conv4`, `vgg` or `replace`: ``vgg(96, 5, "conv-act-norm")``.
 """

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import functools
-import hashlib
-import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,13 +11,12 @@ from typing import Any
 from cfsl.data.catalog import load
 from cfsl.data.splits import splits_hash
 from cfsl.data.store import Dataset
-from cfsl.engine.spec import DataSpec, LearnerSpec, RunSpec, TrainSpec, built
+from cfsl.engine.spec import DataSpec, LearnerSpec, RunSpec, TrainSpec, built, learner_spec
 from cfsl.errors import DataError, InfeasibleSpecError, SpecError, lookup
 from cfsl.learners.base import FixedEmbedding
 from cfsl.learners.registry import LEARNERS, find_learner
-from cfsl.presets.profiles import PRETRAINING_VALIDATION, PROFILES, QUICK_CHANGES, SHARED_EPISODES
+from cfsl.presets.profiles import PRETRAINING_VALIDATION, PROFILES, SHARED_EPISODES
 from cfsl.presets.suites import SUITES, Place, Suite, suites_named
-from cfsl.results.evaluation import described
 from cfsl.sampling import require_feasible
 from cfsl.spec import TaskSpec
 from cfsl.training.recipes import fitted_to
@@ -170,9 +167,8 @@ class _Table:
     def _changes(self, place: Place) -> dict[str, Any]:
         """Return hyper-parameters: the suite's, then what was chosen for short runs, then what was asked for."""
         asked = dict((self._request.changes or {}).get(place.learner, {}))
-        if self._request.profile == "paper":
-            return self._suite.paper_changes(place) | asked
-        return QUICK_CHANGES.get(place.learner, {}) | self._suite.changes(place) | asked
+        of_suite = self._suite.paper_changes if self._profile.published_networks else self._suite.changes
+        return {**self._profile.changes.get(place.learner, {}), **of_suite(place), **asked}
 
     def _train(self, place: Place, learner: LearnerSpec, seed: int) -> TrainSpec | None:
         """Return the training that a learner needs, shared where it can be."""
@@ -187,13 +183,11 @@ class _Table:
         data = opened(place.data, self._request.splits)
         training = fitted_to(data, self._training(kind, place))
         _require_trainable(data, training)
-        return TrainSpec(
-            learner=trainer, data=data_spec(data, self._request.splits), training=training.replace(seed=seed)
-        )
+        return TrainSpec(learner=trainer, data=data_spec(data, self._request.splits), training=training.with_seed(seed))
 
     def _training(self, kind: str, place: Place) -> Training:
         task = place.task.replace(corruption=None)
-        if kind == "pretraining":
+        if kind == "pretraining" and not self._profile.published_networks:
             task = PRETRAINING_VALIDATION
         elif kind in ("tasks", "champion") and self._profile.trains_once:
             task = SHARED_EPISODES
@@ -223,21 +217,6 @@ def data_spec(data: Dataset, splits: str | None) -> DataSpec:
     """Return the identity of an open data set: the same whether its usual split was named or not."""
     named = None if splits == data.info.default_splits else splits
     return DataSpec(name=data.name, splits=named, fingerprint=data.fingerprint, splits_hash=splits_hash(data.splits))
-
-
-def learner_spec(name: str, changes: Mapping[str, Any]) -> LearnerSpec:
-    """Return the identity of a learner."""
-    bare = LearnerSpec(name=name, changes=dict(changes), settings=None)
-    learner = built(bare)
-    return bare.replace(settings=described(learner)["settings"], source=None if name in LEARNERS else _source(learner))
-
-
-def _source(learner: Any) -> str | None:
-    """Return the sha256 of the file that a learner is written in."""
-    try:
-        return hashlib.sha256(Path(inspect.getfile(type(learner))).read_bytes()).hexdigest()
-    except (OSError, TypeError):
-        return None
 
 
 def _require_trainable(data: Dataset, training: Training) -> None:

@@ -5,6 +5,7 @@ Kowadlo et al. 2022, Tables 5, 6, 9 and 10. Where text and published configurati
 - Their learning rate is that of fine-tuning; the outer one (pretraining, ProtoNets) is a tenth of it.
 - b and p of replay on SlimageNet64 (Table 10) look permuted; those of the configurations are used, and the table's only
   where there is no configuration (Wide 2, Deep 2).
+- ProtoNets have the cosine of section 3.4.2; the released code has the dot product.
 - Fine-tuning steps are those of Tables 5 and 6 for replay, and 5 without; the runs over seeds had 5 throughout.
 """
 
@@ -111,6 +112,8 @@ def paper_2_changes(learner: str, data: str, column: str, task: TaskSpec) -> dic
 
     experiment = "instance" if task.kind == "instance" else column
     changes = buffer_changes(learner, data, column, task)
+    if learner == "protonet":
+        changes = {"metric": "cosine"}
     shape = _NETS.get((photos_or_characters(data), learner), {}).get(experiment)
     if shape is None:
         return changes

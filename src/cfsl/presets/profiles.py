@@ -6,17 +6,17 @@ A profile is on every card: numbers of different profiles are never ranked again
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from cfsl.spec import TaskSpec
-from cfsl.training.recipes import recipe_for
+from cfsl.training.recipes import RECIPES, recipe_for
 from cfsl.training.spec import Training
 
 SHARED_EPISODES = TaskSpec.type_b(3)
 """What learners that fit any task are validated on where one training serves them all."""
 PRETRAINING_VALIDATION = TaskSpec.type_d(4, 2)
-"""What a pretrained network is judged by, tuned: it serves every task type."""
+"""What a pretrained network is judged by, tuned, where one serves every task type."""
 _HIGH_END = ("maml_high", "sca")
 
 
@@ -37,6 +37,11 @@ class Profile:
     """Whether a learner that fits any task is trained once a data set, not for every column."""
     training: Callable[[str, str, TaskSpec, bool], Training]
     """Of the kind of training, the learner, the task, and whether the images are characters."""
+    changes: Mapping[str, dict[str, Any]] = field(default_factory=dict)
+    """Hyper-parameters by learner that were chosen for such a schedule."""
+    published_networks: bool = False
+    """Whether paper 2's experiments have the networks, buffers and steps that the paper chose for each; the best epoch
+    of pretraining is then that of the column's own tasks, as in both papers."""
 
 
 def _paper(kind: str, learner: str, task: TaskSpec, characters: bool) -> Training:
@@ -85,13 +90,20 @@ def _smoke(kind: str, learner: str, task: TaskSpec, characters: bool) -> Trainin
     return training.replace(schedule=schedule, validation_tasks=4)
 
 
-PROFILES: Mapping[str, Profile] = {
-    "smoke": Profile("minutes: every learner is run, none learns much", 20, 1, 2, True, True, _smoke),
-    "quick": Profile("useful numbers on two CPU cores in an evening", 600, 1, 1, False, True, _quick),
-    "paper": Profile("the published protocol", 600, None, 5, False, False, _paper),
-}
+def _strong(kind: str, learner: str, task: TaskSpec, characters: bool) -> Training:
+    """Train in stages where the recipe 'strong' has stages for a learner; pretrain in bfloat16, since the networks of
+    paper 2 are large; and train all others as in the profile 'quick'.
+    """
+    if learner in RECIPES["strong"]:
+        return recipe_for("strong", kind, task, learner=learner, characters=characters)
+    training = _quick(kind, learner, task, characters)
+    if kind != "pretraining":
+        return training
+    schedule = training.schedule.replace(epochs=4, updates=150, precision="bfloat16")
+    return training.replace(schedule=schedule)
 
-QUICK_CHANGES: Mapping[str, dict[str, Any]] = {
+
+_SHORT_CHANGES: Mapping[str, dict[str, Any]] = {
     **{name: {"metric": "cosine"} for name in ("protonet", "multiproto", "protonet_replay")},
     "joint": {"inner.metric": "cosine"},
     "pretrain_tune": {"lr": 0.03},
@@ -99,3 +111,14 @@ QUICK_CHANGES: Mapping[str, dict[str, Any]] = {
     "pretrain_tune_replay": {"inner.lr": 0.03},
 }
 """Hyper-parameters that were chosen on Omniglot's validation tasks ('cfsl choose'; see results/)."""
+
+PROFILES: Mapping[str, Profile] = {
+    "smoke": Profile("minutes: every learner is run, none learns much", 20, 1, 2, True, True, _smoke, _SHORT_CHANGES),
+    "quick": Profile("useful numbers on two CPU cores in an evening", 600, 1, 1, False, True, _quick, _SHORT_CHANGES),
+    "strong": Profile(
+        "learners at their published strength: the MAML family in stages, paper 2's networks",
+        *(600, 1, 5, False, True, _strong, _SHORT_CHANGES),
+        published_networks=True,
+    ),
+    "paper": Profile("the published protocol", 600, None, 5, False, False, _paper, published_networks=True),
+}

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cfsl.presets.board import places_of
-from cfsl.presets.profiles import PROFILES, QUICK_CHANGES
+from cfsl.presets.profiles import PROFILES
 from cfsl.presets.suites import SUITES, Place
 from cfsl.spec import TaskSpec
 
@@ -79,7 +79,7 @@ def _usual_changes(suite: str, column: str, card: Mapping[str, Any]) -> dict[str
     place = Place(learner, data, column, SUITES[suite].columns(data)[column])
     if run["profile"] == "paper":  # those of paper 2 hold networks, for which torch would be needed
         return {}
-    return QUICK_CHANGES.get(learner, {}) | SUITES[suite].changes(place)
+    return dict(PROFILES[run["profile"]].changes.get(learner, {})) | SUITES[suite].changes(place)
 
 
 def _eval(card: Mapping[str, Any]) -> Remake:

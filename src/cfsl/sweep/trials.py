@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from cfsl.engine.spec import DataSpec, LearnerSpec, RunSpec, Seed, TrainSpec, built
+from cfsl.engine.spec import DataSpec, LearnerSpec, RunSpec, Seed, TrainSpec, built, learner_spec
 from cfsl.errors import SpecError
 from cfsl.learners.base import FixedEmbedding
 from cfsl.learners.registry import LEARNERS, find_learner
-from cfsl.presets.cells import kind_of, learner_spec, opened
+from cfsl.presets.cells import kind_of, opened
 from cfsl.sampling import require_feasible
 from cfsl.spec import Count, FrozenSpec, TaskSpec
 from cfsl.sweep.knobs import Knobs, held
@@ -73,8 +73,8 @@ def training_for(
         if wanted:
             raise SpecError(f"{learner} is not trained; leave out --{next(iter(wanted))}")
         return None
-    training = recipe_for(recipe, kind, task.replace(corruption=None), characters=characters)
-    return training.replace(seed=seed, schedule=training.schedule.replace(**wanted))
+    training = recipe_for(recipe, kind, task.replace(corruption=None), learner=learner, characters=characters)
+    return training.with_seed(seed).replace(schedule=training.schedule.replace(**wanted))
 
 
 def sound(sweep: Sweep) -> Sweep:

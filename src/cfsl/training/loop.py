@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import cos, isfinite, pi
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -37,11 +37,15 @@ from cfsl.training.checkpoint import (
 from cfsl.training.events import Epoch, Event, Saved, Started, Update, Watcher
 from cfsl.training.muon import Muon
 from cfsl.training.objective import Objective, objective_of
-from cfsl.training.spec import Schedule, Training
+from cfsl.training.spec import Schedule, Start, Training
 
 LAST = "last.safetensors"
+START = "start"
+"""The folder, in that of a training run, of the run that it starts from."""
 _OTHERS_RATE = 0.02
 """With Muon: the rate of vectors, by that of matrices."""
+_NO_MATRICES = ("head.", "rates.", "scales.", "critic.")
+"""Weights with two dimensions or more that Muon treats as vectors: a classifier, tables by step, a small critic."""
 
 
 @dataclass
@@ -73,8 +77,12 @@ def train(
     device: str = "cpu",
     threads: int = 1,
     accelerate: bool = True,
+    start: Path | None = None,
 ) -> list[Epoch]:
     """Train, or go on with a run that was stopped, and return the history; see `best_weights(folder)`.
+
+    A training that starts from another one (`training.start`) takes its weights from the folder `start`, by default
+    folder/start; the other one is done first if it is not done there.
 
     Weights, optimizer and batches live on the device. A run may go on on another one; only on the same, and with as
     many threads, are its bits those of a run that was never stopped. `accelerate` trains by the faster twin of a
@@ -83,20 +91,48 @@ def train(
     require_device(device)
     identity = _identity(learner, training, data)
     twin = accelerated(learner, device) if accelerate and not training.iid else learner
+    begun = None
+    if training.start is not None:
+        earlier, stage = start or folder / START, training.start
+        if not is_whole_and_finished(earlier, stage.training, stage.built(), data.fingerprint):
+            train(stage.built(), stage.training, data, earlier, _nobody, device, threads, accelerate)
+        begun = best_weights(earlier)
+
     with on_threads(threads), freed_memory_kept():
+        objective = objective_of(twin, training, data, begun)
+        counted = objective if twin is learner else objective_of(learner, training, data, begun)
         about = {
             "identity": identity,
-            "step_macs": _step_macs(objective_of(learner, training, data)),
             "ran": {"device": device, "threads": threads, "accelerated": twin is not learner},
         }
-        return _trained(twin, about, training, data, folder, watch)
+        return _trained(_Trainee(twin, objective, counted), about, training, data, folder, watch)
+
+
+def stages_before(training: Training, folder: Path) -> list[tuple[Start, Path]]:
+    """Return the stages that a training starts from, the first to be done first, each with its folder."""
+    found = []
+    stage, place = training.start, folder / START
+    while stage is not None:
+        found.append((stage, place))
+        stage, place = stage.training.start, place / START
+    return found[::-1]
+
+
+class _Trainee(NamedTuple):
+    """A learner as it is trained, and what it minimises."""
+
+    learner: Learner
+    objective: Objective
+    counted: Objective
+    """The same objective of the learner as it is specified, whose multiply-accumulates are those of an update."""
 
 
 def _trained(
-    learner: Learner, about: dict[str, Any], training: Training, data: Dataset, folder: Path, watch: Watcher
+    trainee: _Trainee, about: dict[str, Any], training: Training, data: Dataset, folder: Path, watch: Watcher
 ) -> list[Epoch]:
+    """Make the updates that are left."""
+    learner, objective, counted = trainee
     device = about["ran"]["device"]
-    objective = objective_of(learner, training, data)
     run = _begin(objective, training, device)
     if (folder / LAST).exists():
         _resume(run, folder / LAST, about["identity"])
@@ -104,7 +140,12 @@ def _trained(
     schedule = training.schedule
     _tidy(folder, run.history, schedule.keep)
     watch(Started(run.update, run.history[-1].accuracy if run.history else None))
-    while run.update < schedule.total and not _is_out_of_patience(run.history, schedule):
+    if _is_finished(run.update, run.history, schedule):
+        return run.history
+
+    objective.prepare()
+    about = about | {"step_macs": _step_macs(counted)}
+    while not _is_finished(run.update, run.history, schedule):
         if run.history:
             objective.start_epoch(run.learned())
         epoch = _one_epoch(run, objective, schedule, watch)
@@ -131,7 +172,11 @@ def is_whole_and_finished(folder: Path, training: Training, learner: Learner, fi
         _require_same_run(path, then["identity"], wanted, fingerprint)
         if then["history"] != notes["history"][: epoch + 1]:
             raise CheckpointError(f"{path} is an epoch of another run than {LAST}")
-    return notes["update"] >= training.schedule.total or _is_out_of_patience(history, training.schedule)
+    return _is_finished(notes["update"], history, training.schedule)
+
+
+def _is_finished(update: int, history: list[Epoch], schedule: Schedule) -> bool:
+    return update >= schedule.total or _is_out_of_patience(history, schedule)
 
 
 def best_epochs(folder: Path, count: int) -> list[int]:
@@ -167,20 +212,21 @@ def _begin(objective: Objective, training: Training, device: str = "cpu") -> _Ru
     """Draw first weights on the CPU, where they are the same for every device, and move them."""
     meta = objective.init(torch.Generator().manual_seed(training.seed))
     params = _on(in_channels_last(meta["params"]), device)
-    for tensor in params.values():
-        tensor.requires_grad_()
+    learned = {name: tensor.requires_grad_() for name, tensor in params.items() if objective.is_learned(name)}
     schedule = training.schedule
-    average = {name: tensor.detach().clone() for name, tensor in params.items()} if schedule.average else {}
-    return _Run(params, _on(meta["stats"], device), average, _optimizer(params, schedule))
+    average = {name: tensor.detach().clone() for name, tensor in learned.items()} if schedule.average else {}
+    return _Run(params, _on(meta["stats"], device), average, _optimizer(learned, schedule))
 
 
 def _step_macs(objective: Objective) -> int:
     """Count the multiply-accumulates of one update, forward and backward; all updates have the same shapes."""
     meta = objective.init(torch.Generator().manual_seed(0))
-    params = {name: tensor.requires_grad_() for name, tensor in meta["params"].items()}
+    params = {name: tensor.detach().clone() for name, tensor in meta["params"].items()}
+    learned = [tensor.requires_grad_() for name, tensor in params.items() if objective.is_learned(name)]
+    objective.prepare()
     with counting_macs() as counted:
         loss, _ = objective.loss(params, dict(meta["stats"]), 0)
-        torch.autograd.grad(loss, list(params.values()), allow_unused=True)
+        torch.autograd.grad(loss, learned, allow_unused=True)
     return counted.total
 
 
@@ -189,10 +235,23 @@ def _on(tensors: Mapping[str, Tensor], device: str | torch.device) -> dict[str, 
 
 
 def _optimizer(params: Mapping[str, Tensor], schedule: Schedule) -> torch.optim.Optimizer:
+    """Return the optimizer of a schedule; the learned rates of an inner loop may have a rate of their own."""
+    rates = {name: t for name, t in params.items() if schedule.inner_rate and name.startswith("rates.")}
+    others = {name: t for name, t in params.items() if name not in rates}
+    optimizer = _optimizer_of_weights(others, schedule)
+
+    if rates:
+        own = {"lr": schedule.inner_rate, "full_rate": schedule.inner_rate, "weight_decay": schedule.weight_decay}
+        optimizer.add_param_group({"params": list(rates.values()), **own})
+    return optimizer
+
+
+def _optimizer_of_weights(params: Mapping[str, Tensor], schedule: Schedule) -> torch.optim.Optimizer:
     if schedule.optimizer == "muon":
-        matrices = {name: t for name, t in params.items() if t.ndim > 1 and not name.startswith("head.")}
-        others = [tensor for name, tensor in params.items() if name not in matrices]
-        return Muon(matrices.values(), others, schedule.rate, _OTHERS_RATE * schedule.rate, schedule.weight_decay)
+        matrices = {name: t for name, t in params.items() if t.ndim > 1 and not name.startswith(_NO_MATRICES)}
+        vectors = [tensor for name, tensor in params.items() if name not in matrices]
+        vector_rate = schedule.vector_rate or _OTHERS_RATE * schedule.rate
+        return Muon(matrices.values(), vectors, schedule.rate, vector_rate, schedule.weight_decay)
     weights = list(params.values())
     if schedule.optimizer == "sgd":
         return torch.optim.SGD(weights, schedule.rate, momentum=0.9, weight_decay=schedule.weight_decay)

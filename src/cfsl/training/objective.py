@@ -16,12 +16,15 @@ from cfsl.data.store import Dataset
 from cfsl.data.tasks import TaskBatch, Tasks
 from cfsl.errors import LearnerError
 from cfsl.learners.base import Meta, Moment, first_weights
+from cfsl.learners.step_tables import with_rates, with_zero_head
 from cfsl.nets.base import ImageShape, NetSpec
 from cfsl.nets.layers import Params, Stats
 from cfsl.sampling import partner_of, with_companions
 from cfsl.sampling.philox import Stream
 from cfsl.training.augment import augment, blended
 from cfsl.training.look_alikes import nearest_classes
+from cfsl.training.on_table import InnerLoopOnly, TasksOnTable
+from cfsl.training.randomness import generator_of_update
 from cfsl.training.spec import Training
 
 Scalar = Float[Tensor, ""]
@@ -70,11 +73,28 @@ class Recollecting(Protocol):
         ...
 
 
+@runtime_checkable
+class Startable(Protocol):
+    """A learner that can take over weights which another learner, or another training run, has learned."""
+
+    def started_from(self, first: Meta, start: Meta) -> Meta:
+        """Return first weights with those that fit taken from `start`."""
+        ...
+
+
 class Objective(Protocol):
     """First weights, and the loss of update number u."""
 
     def init(self, generator: torch.Generator) -> Meta:
         """Draw first weights."""
+        ...
+
+    def is_learned(self, name: str) -> bool:
+        """Tell whether a weight of this name is learned; others stay as they are."""
+        ...
+
+    def prepare(self) -> None:
+        """Make what all updates need."""
         ...
 
     def start_epoch(self, learned: Meta) -> None:
@@ -86,13 +106,31 @@ class Objective(Protocol):
         ...
 
 
-def objective_of(learner: Any, training: Training, data: Dataset) -> Objective:
-    """Return what this training minimises."""
+def objective_of(learner: Any, training: Training, data: Dataset, start: Meta | None = None) -> Objective:
+    """Return what this training minimises, from drawn first weights or from those of an earlier training run."""
+    name = type(learner).__name__
+    if start is not None and not isinstance(learner, Startable):
+        raise LearnerError(f"{name} cannot start from other weights: it has no started_from")
+    if training.embedding == "frozen":
+        if not isinstance(learner, InnerLoopOnly) or start is None:
+            raise LearnerError(f"{name} has no inner loop on an embedding that could be frozen")
+        generator = torch.Generator().manual_seed(training.seed)
+        return TasksOnTable(learner, training, data, _begun(learner, training, data, start, generator))
     if training.iid:
         return _Pretraining(learner, training, data)
     if not hasattr(learner, "episode_loss"):
-        raise LearnerError(f"{type(learner).__name__} is not trained on tasks; it has no episode_loss")
-    return _Episodes(learner, training, data)
+        raise LearnerError(f"{name} is not trained on tasks; it has no episode_loss")
+    return _Episodes(learner, training, data, start)
+
+
+def _begun(learner: Any, training: Training, data: Dataset, start: Meta | None, generator: torch.Generator) -> Meta:
+    """Return the weights that training begins with: drawn ones, or those of an earlier training run where they fit."""
+    drawn = first_weights(learner, _image_shape(data), training.episodes, generator)
+    if training.first_inner_rates:
+        drawn = {**drawn, "params": with_rates(drawn["params"], dict(training.first_inner_rates))}
+    if training.zero_head:
+        drawn = {**drawn, "params": with_zero_head(drawn["params"])}
+    return drawn if start is None else learner.started_from(drawn, start)
 
 
 def net_of(learner: Any, image_shape: ImageShape) -> NetSpec:
@@ -104,13 +142,6 @@ def net_of(learner: Any, image_shape: ImageShape) -> NetSpec:
 def _image_shape(data: Dataset) -> ImageShape:
     recipe = data.info.recipe
     return recipe.channels, recipe.height, recipe.width
-
-
-def _generator(training: Training, purpose: str, update: int) -> torch.Generator:
-    """Return the generator of one update: resuming needs no generator to be saved."""
-    zero = np.zeros(1, np.uint64)
-    words = Stream.named("training", training.seed, purpose).words(np.array([update], np.uint64), zero, 2)[:, 0]
-    return torch.Generator().manual_seed(int(words[0]) << 31 ^ int(words[1]))
 
 
 def _device_of(params: Params) -> torch.device:
@@ -144,20 +175,27 @@ def _memory_loss(
     """Return the loss of a learner that knows images again, and nothing for others."""
     if not isinstance(learner, Recollecting):
         return 0.0
-    return learner.memory_loss(params, images.to(_device_of(params)), _generator(training, "memory", update))
+    return learner.memory_loss(params, images.to(_device_of(params)), generator_of_update(training, "memory", update))
 
 
 class _Episodes:
     """Tasks of the training split; update u takes the tasks u x batch, u x batch + 1, ..."""
 
-    def __init__(self, learner: Episodic, training: Training, data: Dataset) -> None:
-        self._learner, self._training = learner, training
+    def __init__(self, learner: Episodic, training: Training, data: Dataset, start: Meta | None) -> None:
+        self._learner, self._training, self._data, self._start = learner, training, data, start
         self._shape = _image_shape(data)
         self._tasks = Tasks(data, training.episodes, split="train", seed=training.seed, numbers=range(_EPOCH_OF_TASKS))
         self._look_alikes: Int64[np.ndarray, "classes nearest"] | None = None
 
     def init(self, generator: torch.Generator) -> Meta:
-        return first_weights(self._learner, self._shape, self._training.episodes, generator)
+        return _begun(self._learner, self._training, self._data, self._start, generator)
+
+    def is_learned(self, name: str) -> bool:
+        """All weights are learned."""
+        return True
+
+    def prepare(self) -> None:
+        """Every update draws what it needs."""
 
     def loss(self, params: Params, stats: Stats, update: int) -> tuple[Scalar, Stats]:
         schedule = self._training.schedule
@@ -198,7 +236,7 @@ class _Episodes:
         tasks = torch.arange(len(batch))[:, None] * labels
         support_classes = (turned_as[batch.support_labels] + tasks[:, :, None]).flatten()
         classes = torch.cat([support_classes, (turned_as[batch.target_labels] + tasks).flatten()])
-        generator = _generator(self._training, "augmentation", update)
+        generator = generator_of_update(self._training, "augmentation", update)
         images = augment(_all_images(batch), classes, self._training.augmentation, generator)
         cut = len(support_classes)
         return replace(
@@ -227,11 +265,18 @@ class _Pretraining:
         head = {"head.weight": weight, "head.bias": torch.zeros(self._classes)}
         return {"params": {**meta["params"], **head}, "stats": meta["stats"]}
 
+    def is_learned(self, name: str) -> bool:
+        """All weights are learned."""
+        return True
+
+    def prepare(self) -> None:
+        """Every update draws what it needs."""
+
     def start_epoch(self, learned: Meta) -> None:
         """Every epoch sees images of all classes."""
 
     def loss(self, params: Params, stats: Stats, update: int) -> tuple[Scalar, Stats]:
-        generator = _generator(self._training, "batch", update)
+        generator = generator_of_update(self._training, "batch", update)
         chosen = torch.randint(len(self._class_of), (self._training.schedule.batch,), generator=generator)
         images = torch.from_numpy(self._images.normalised(chosen.numpy().astype(np.int32)))
         labels = self._class_of[chosen]

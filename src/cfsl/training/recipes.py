@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from cfsl.data.store import Dataset
-from cfsl.errors import lookup
+from cfsl.errors import SpecError, lookup
 from cfsl.sampling import is_feasible, most_feasible
 from cfsl.spec import TaskSpec
-from cfsl.training.spec import Augmentation, Schedule, Training
+from cfsl.training import strong
+from cfsl.training.spec import MILD, PHOTOGRAPHIC, Augmentation, Schedule, Training
 
-MILD = Augmentation(degrees=8.0, log_scale=0.1, shear=0.1, shift=1.5, elastic=0.04)
-"""For characters of 28 x 28 pixels."""
-PHOTOGRAPHIC = Augmentation(crop=0.5, mirror=True, colour=0.4)
-"""For photographs, which are neither turned nor bent."""
 _CROPPED = 0.75
 """Of the height of a photograph: 48 of 64 pixels."""
 _FEWEST_WAYS = 2
@@ -137,9 +134,26 @@ def champion_on_photographs(task: TaskSpec) -> Training:
 RECIPES: Mapping[str, Mapping[str, Callable[[TaskSpec], Training]]] = {
     "paper": {"tasks": paper, "meta": meta_paper, "pretraining": pretrain_paper, "champion": champion},
     "short": {"tasks": short, "meta": meta_short, "pretraining": pretrain_short, "champion": champion},
+    "strong": {
+        "tasks": short,
+        "pretraining": pretrain_short,
+        "champion": champion,
+        "maml_low": strong.maml_low,
+        "maml_high": strong.maml_high,
+        "sca": strong.sca,
+    },
 }
+"""By kind of training; a learner that has a recipe of its own stands there by its name."""
 _ON_PHOTOGRAPHS: Mapping[str, Mapping[str, Callable[[TaskSpec], Training]]] = {
     "paper": {"champion": champion_on_photographs},
+    "strong": {
+        "tasks": short_on_photographs,
+        "pretraining": pretrain_short_on_photographs,
+        "champion": champion_on_photographs,
+        "maml_low": lambda task: strong.on_photographs(strong.maml_low(task)),
+        "maml_high": lambda task: strong.on_photographs(strong.maml_high(task)),
+        "sca": lambda task: strong.on_photographs(strong.sca(task)),
+    },
     "short": {
         "tasks": short_on_photographs,
         "meta": meta_short_on_photographs,
@@ -150,24 +164,32 @@ _ON_PHOTOGRAPHS: Mapping[str, Mapping[str, Callable[[TaskSpec], Training]]] = {
 """Those that are others on photographs than on characters."""
 
 
-def recipe_for(name: str, kind: str, task: TaskSpec, *, characters: bool = True) -> Training:
+def recipe_for(name: str, kind: str, task: TaskSpec, *, learner: str = "", characters: bool = True) -> Training:
     """Return the training of a recipe for a learner that is trained on 'tasks', by 'meta', by 'pretraining' ..."""
-    recipe = lookup(RECIPES, name, "training recipe")[kind]
-    return recipe(task) if characters else _ON_PHOTOGRAPHS[name].get(kind, recipe)(task)
+    recipes = lookup(RECIPES, name, "training recipe")
+    key = learner if learner in recipes else kind
+    if key not in recipes:
+        raise SpecError(f"there is no recipe '{name}' for {learner or kind}; take 'short' or 'paper'")
+    if characters:
+        return recipes[key](task)
+    return _ON_PHOTOGRAPHS[name].get(key, recipes[key])(task)
 
 
 def fitted_to(data: Dataset, training: Training) -> Training:
     """Return a training for the classes and images there are.
 
     Its own episodes are smaller, or its validation tasks shorter, if classes are too few. Where images are brought to
-    another size, it is three quarters of theirs.
+    another size, it is three quarters of theirs. So are the stages that it starts from.
     """
     episodes = _fitted_episodes(data, training.episodes) if training.turns else training.episodes
     augmentation, recipe = training.augmentation, data.info.recipe
     if augmentation.side is not None:
         augmentation = augmentation.replace(side=max(1, round(_CROPPED * min(recipe.height, recipe.width))))
     validation = _nearest(data, "val", training.validation, "nss")
-    return training.replace(episodes=episodes, validation=validation, augmentation=augmentation)
+    start = training.start
+    if start is not None:
+        start = start.replace(training=fitted_to(data, start.training))
+    return training.replace(episodes=episodes, validation=validation, augmentation=augmentation, start=start)
 
 
 def _fitted_episodes(data: Dataset, episodes: TaskSpec) -> TaskSpec:

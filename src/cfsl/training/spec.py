@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
+from cfsl.learners.changes import changed
+from cfsl.learners.registry import find_learner
 from cfsl.spec import Count, FrozenSpec, TaskSpec
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Precision = Literal["float32", "bfloat16"]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+FirstRates = Annotated[tuple[Annotated[tuple[str, Positive], Field(strict=False)], ...], Field(strict=False)]
+"""Layers, and a rate for each."""
+
+
+def without_usual(stated: dict[str, Any], usual: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a spec without those that are as usual."""
+    return {name: value for name, value in stated.items() if name not in usual or value != usual[name]}
 
 
 class Augmentation(FrozenSpec):
@@ -41,6 +53,12 @@ class Augmentation(FrozenSpec):
     """The height and width that images are brought to; None leaves them as they are."""
 
 
+MILD = Augmentation(degrees=8.0, log_scale=0.1, shear=0.1, shift=1.5, elastic=0.04)
+"""For characters of 28 x 28 pixels."""
+PHOTOGRAPHIC = Augmentation(crop=0.5, mirror=True, colour=0.4)
+"""For photographs, which are neither turned nor bent."""
+
+
 class Schedule(FrozenSpec):
     """How long, and how fast. The defaults are the published protocol."""
 
@@ -60,18 +78,20 @@ class Schedule(FrozenSpec):
     precision: Precision = "float32"
     """What a net computes its maps in while it is trained; weights, and all that is made of its features, are float32.
     Processors with instructions for bfloat16 take about half the time."""
+    vector_rate: Positive | None = None
+    """With Muon, the rate of all that is no matrix of a network; None: a fiftieth of `rate`."""
+    inner_rate: Positive | None = None
+    """The rate of the learned rates of an inner loop; None: that of the vectors."""
     patience: Count | None = None
     """Epochs without a better validation accuracy before training stops."""
     keep: Count = 5
     """How many of the best epochs to keep."""
 
     @model_serializer(mode="wrap")
-    def _without_the_usual_precision(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """State a precision only if it is another one: runs keep the hash that they had before there was a choice."""
-        stated: dict[str, Any] = dump(self)
-        if self.precision == "float32":
-            del stated["precision"]
-        return stated
+    def _without_later_fields(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """State the fields that came later only if they are set: runs keep the hash that they had before."""
+        usual = {"precision": "float32", "vector_rate": None, "inner_rate": None}
+        return without_usual(dump(self), usual)
 
     @property
     def total(self) -> int:
@@ -95,15 +115,48 @@ class Training(FrozenSpec):
     validation_tasks: Count = 600
     augmentation: Augmentation = Augmentation()
     schedule: Schedule = Schedule()
+    start: Start | None = None
+    """The training run whose weights this one starts from; None: it starts from drawn weights."""
+    embedding: Literal["learned", "frozen"] = "learned"
+    """Whether the embedding of a learner whose inner loop works on embedded images is learned, too. A frozen one embeds
+    every training image once (in every position, with quarter turns or reflections)."""
+    first_inner_rates: FirstRates = ()
+    """What the learned rates of an inner loop start from, by layer, unless `start` has learned them. A name stands for
+    all layers whose names begin with it; those of other layers start from the learner's own `rate`."""
+    zero_head: bool = False
+    """Whether the head starts at zero, so that the inner loop begins without an opinion, unless `start` has a head."""
     seed: Annotated[int, Field(ge=0)] = 0
 
     @model_serializer(mode="wrap")
-    def _without_no_companions(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """State companions only if there are some: runs keep the hash that they had before there were."""
+    def _without_later_fields(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """State the fields that came later only if they are set: runs keep the hash that they had before."""
         stated: dict[str, Any] = dump(self)
-        if not self.companions:
-            del stated["companions"]
-        return stated
+        if not self.first_inner_rates:
+            del stated["first_inner_rates"]
+        return without_usual(stated, {"companions": 0, "start": None, "embedding": "learned", "zero_head": False})
+
+    def with_seed(self, seed: int) -> Training:
+        """Return this training, and those that it starts from, with another seed."""
+        start = self.start and self.start.replace(training=self.start.training.with_seed(seed))
+        return self.replace(seed=seed, start=start)
+
+    @model_validator(mode="after")
+    def _stages_fit(self) -> Self:
+        if self.iid and self.start is not None:
+            raise ValueError("pretraining (iid=True) has no start: its weights are drawn")
+        if self.embedding == "learned":
+            return self
+        if self.start is None:
+            raise ValueError('embedding="frozen" needs a start: an embedding that was drawn at random is not worth it')
+        positions = {"quarter_turns": self.augmentation.quarter_turns, "reflections": self.augmentation.reflections}
+        if self.augmentation != Augmentation(**positions):
+            raise ValueError(
+                'embedding="frozen" embeds every image once in every position: augmentation can have quarter_turns '
+                "and reflections alone"
+            )
+        if self.schedule.precision != "float32":
+            raise ValueError('embedding="frozen" trains the inner loop alone, which needs precision="float32"')
+        return self
 
     @model_validator(mode="after")
     def _companions_need_turns(self) -> Self:
@@ -119,3 +172,20 @@ class Training(FrozenSpec):
                 "a blend has no place in a support set"
             )
         return self
+
+
+class Start(FrozenSpec):
+    """A stage of training whose weights the next stage starts from: another learner, trained in another way."""
+
+    learner: str
+    """By name, as in `find_learner`."""
+    changes: dict[str, Any] = Field(default_factory=dict)
+    """What differs from the learner as it is known by its name, by dotted names."""
+    training: Training
+
+    def built(self) -> Any:
+        """Return the learner of this stage."""
+        return changed(find_learner(self.learner), self.changes)
+
+
+Training.model_rebuild()
