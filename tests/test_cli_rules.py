@@ -606,6 +606,11 @@ def test_weights_under_other_settings_are_used_and_said(run, small_run):
     assert "note: trained with metric=euclidean, evaluated with metric=cosine" in other.out
 
 
+def test_a_setting_that_is_stated_only_where_it_is_unusual_is_compared_with_the_usual_one(run, small_run):
+    last = run("eval", "protonet", *_GLYPHS, "--tasks", "2", "--checkpoint", small_run, "--set", "prototype=last")
+    assert "note: trained with prototype=mean, evaluated with prototype=last" in last.out
+
+
 def test_weights_from_before_there_was_a_setting_are_said_to_be(run, small_run, tmp_path):
     tensors, notes = read_checkpoint(next(Path(small_run).glob("epoch-*")))
     del notes["identity"]["learner"]["metric"]

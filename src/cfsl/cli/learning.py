@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
@@ -263,12 +264,24 @@ def weights_for(name: str, learner: Any, checkpoint: Path | None, tasks: Tasks) 
     return first_weights(learner, shape, tasks.spec, torch.Generator().manual_seed(0))
 
 
+def _unstated(learner: Any, names: Iterable[str]) -> dict[str, Any]:
+    """Return the defaults of those hyper-parameters that a learner states only where they are not the default."""
+    fields = type(learner).model_fields
+    defaults = {name: fields[name].default for name in names if name in fields}
+    return {
+        name: default
+        for name, default in defaults.items()
+        if name not in learner.replace(**{name: default}).model_dump(mode="json")
+    }
+
+
 def _other_settings(notes: dict[str, Any] | None, learner: Any) -> list[str]:
     """Say which hyper-parameters are not those that the weights were trained with."""
     trained = notes["identity"]["learner"] if notes else {}
     if trained.get("class") != type(learner).__name__ or not hasattr(learner, "model_dump"):
         return []
     now = learner.model_dump(mode="json")
+    trained = _unstated(learner, now.keys() - trained.keys()) | trained
     changed = [name for name in now if name in trained and trained[name] != now[name]]
     return [
         *(f"trained with {name}={trained[name]}, evaluated with {name}={now[name]}" for name in changed),
