@@ -167,6 +167,13 @@ def test_the_profile_strong_has_the_networks_of_paper_2_and_chooses_epochs_on_th
         assert run.train.training.validation == run.task
 
 
+def test_fine_tuning_has_the_rate_of_paper_2_where_it_has_its_networks():
+    for learner, name in (("pretrain_tune", "lr"), ("pretrain_tune_replay", "inner.lr")):
+        for profile, rate in (("strong", 0.01), ("paper", 0.01), ("quick", 0.03)):
+            run = cells("scaling", profile, learners=(learner,), columns=("baseline1",))[0].run
+            assert run.learner.changes[name] == rate, (learner, profile)
+
+
 def test_protonets_of_paper_2_have_the_cosine():
     for column in (*SCALING, *INSTANCE):
         task = {**SCALING, **INSTANCE}[column]
