@@ -98,7 +98,7 @@ _INSTANCE_BUFFERS: Mapping[int, Buffer] = {
 }
 """By the number of support sets, on both data sets."""
 _FINE_TUNING_RATE = 0.01
-"""Published. On 12 validation tasks of Baseline 1 (VGG 128x3), .03, .01 and .003 were right in 45.7, 54.8 and 50.8 %."""
+"""Published. On 12 validation tasks of Baseline 1 (VGG 128x3), .03, .01 and .003 had 45.7, 54.8 and 50.8 %."""
 _SLOW_PROTONETS = {("omniglot", column) for column in ("baseline2", "wide1", "deep2", "instance")}
 """Columns whose ProtoNets learn at a tenth of the usual rate."""
 
