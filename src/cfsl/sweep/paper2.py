@@ -45,6 +45,8 @@ def paper_2_sweep(learner: str, data: str, task: TaskSpec) -> PaperSweep:
     lookup(dict.fromkeys(PAPER_2), learner, "learner of paper 2")
     column, kind = _column(task), photos_or_characters(data)
     changes = paper_2_changes(learner, data, column, task)
+    for rate in ("lr", "inner.lr"):  # the sweep has a rate of its own, which is varied
+        changes.pop(rate, None)
     rate = paper_2_rate(learner, data, column, task)
     base = {_WORDS.get(name, name): value for name, value in changes.items()} | {"rate": 10 * rate}
     space: Space = {
