@@ -22,7 +22,7 @@ import cfsl
 from cfsl.harness.devices import has_bfloat16
 from cfsl.harness.evaluate import evaluate
 from cfsl.learners.base import Meta
-from cfsl.learners.champion import Champion
+from cfsl.learners.champion.champion import Champion
 from cfsl.learners.multiproto import MultiProto
 from cfsl.metrics.ensemble import ensemble
 from cfsl.nets.convnet import conv4
@@ -31,7 +31,7 @@ from cfsl.spec import Noise, Occlusion, TaskSpec
 from cfsl.training.loop import best_weights, read_weights, train
 from cfsl.training.ready import ready_for
 from cfsl.training.recipes import MILD, champion
-from cfsl.training.spec import Training
+from cfsl.training.training_spec import Training
 
 EPOCHS, UPDATES = 5, 100
 CLASS_TASKS, MANY_CLASS_TASKS, INSTANCE_TASKS = 400, 2000, 100
@@ -62,14 +62,19 @@ def base(seed: int = 0) -> Training:
     """Return the champion's recipe, shortened."""
     recipe = champion(COLUMNS["B3"])
     precision = "bfloat16" if has_bfloat16("cpu") else "float32"
-    schedule = recipe.schedule.replace(epochs=EPOCHS, updates=UPDATES, average=0.99, precision=precision)
+    schedule = recipe.schedule.replace(
+        epochs=EPOCHS, updates=UPDATES, average=0.99, precision=precision
+    )
     return recipe.replace(schedule=schedule, validation_tasks=1, seed=seed)
 
 
 def trained_rows() -> list[Row]:
     """Return what has to be trained."""
     usual = base()
-    schedule, turned = usual.schedule, usual.augmentation.replace(degrees=0, log_scale=0, shear=0, shift=0, elastic=0)
+    schedule, turned = (
+        usual.schedule,
+        usual.augmentation.replace(degrees=0, log_scale=0, shear=0, shift=0, elastic=0),
+    )
     strong = usual.augmentation.replace(degrees=16, log_scale=0.2, shear=0.2, shift=3, elastic=0.08)
     few = TaskSpec.few_shot
     return [
@@ -86,9 +91,17 @@ def trained_rows() -> list[Row]:
         ),
         Row("no look-alikes among the classes", ONE_VIEW, usual.replace(companions=0)),
         Row("look-alikes out of 10 classes, not of 3", ONE_VIEW, usual.replace(companions=10)),
-        Row("64 classes of 3 drawings", ONE_VIEW, usual.replace(episodes=few(n_way=64, k_target=2))),
-        Row("24 classes of 8 drawings", ONE_VIEW, usual.replace(episodes=few(n_way=24, k_target=7))),
-        Row("only given one other drawing, not the mean of all others", ONE_VIEW.replace(learns_means=False), usual),
+        Row(
+            "64 classes of 3 drawings", ONE_VIEW, usual.replace(episodes=few(n_way=64, k_target=2))
+        ),
+        Row(
+            "24 classes of 8 drawings", ONE_VIEW, usual.replace(episodes=few(n_way=24, k_target=7))
+        ),
+        Row(
+            "only given one other drawing, not the mean of all others",
+            ONE_VIEW.replace(learns_means=False),
+            usual,
+        ),
         Row(
             "only given one other drawing, 64 classes of 3",
             ONE_VIEW.replace(learns_means=False),
@@ -97,9 +110,19 @@ def trained_rows() -> list[Row]:
         Row("no turned or mirrored classes", ONE_VIEW, usual.replace(augmentation=MILD)),
         Row("no warps", ONE_VIEW, usual.replace(augmentation=turned)),
         Row("warps twice as strong", ONE_VIEW, usual.replace(augmentation=strong)),
-        Row("Conv-4-64 in the place of the residual net", ONE_VIEW.replace(net=conv4(64, "conv-act-norm")), usual),
-        Row("multiproto: squared distance", MultiProto(net=SmallResNet(), metric="euclidean"), usual),
-        Row("no average of the weights", ONE_VIEW, usual.replace(schedule=schedule.replace(average=0.0))),
+        Row(
+            "Conv-4-64 in the place of the residual net",
+            ONE_VIEW.replace(net=conv4(64, "conv-act-norm")),
+            usual,
+        ),
+        Row(
+            "multiproto: squared distance", MultiProto(net=SmallResNet(), metric="euclidean"), usual
+        ),
+        Row(
+            "no average of the weights",
+            ONE_VIEW,
+            usual.replace(schedule=schedule.replace(average=0.0)),
+        ),
     ]
 
 
@@ -114,7 +137,10 @@ def answer_rows(ready: Meta) -> dict[str, tuple[Any, Meta]]:
         "prototypes in float32": (whole.replace(numbers="float32"), ready),
         f"{FEW_AXES} axes": (whole.replace(axes=FEW_AXES), _on_few_axes(ready)),
         "cosines in the place of evidence": (by_cosine, ready),
-        "cosines as they are, whatever the length of the prototype": (by_cosine.replace(length_power=0.0), ready),
+        "cosines as they are, whatever the length of the prototype": (
+            by_cosine.replace(length_power=0.0),
+            ready,
+        ),
         "cosines, five shifted views": (by_cosine.replace(views="shifts"), ready),
         "cosines, one view": (by_cosine.replace(views="one"), ready),
     }
@@ -128,16 +154,25 @@ def _on_few_axes(ready: Meta) -> Meta:
 
 
 def measured(
-    learner: Any, weights: list[Meta], data: cfsl.Dataset, columns: Mapping[str, TaskSpec], class_tasks: int
+    learner: Any,
+    weights: list[Meta],
+    data: cfsl.Dataset,
+    columns: Mapping[str, TaskSpec],
+    class_tasks: int,
 ) -> dict[str, tuple[float, float]]:
     """Return accuracy and half interval in every column, on validation tasks; several weights answer together."""
     found = {}
     for column, spec in columns.items():
         tasks = cfsl.Tasks(
-            data, spec, split="val", numbers=range(class_tasks if spec.kind == "class" else INSTANCE_TASKS)
+            data,
+            spec,
+            split="val",
+            numbers=range(class_tasks if spec.kind == "class" else INSTANCE_TASKS),
         )
         traces = [evaluate(learner, tasks, meta, law=False) for meta in weights]
-        summary = cfsl.summarise(cfsl.task_accuracies(ensemble(traces) if len(traces) > 1 else traces[0]))
+        summary = cfsl.summarise(
+            cfsl.task_accuracies(ensemble(traces) if len(traces) > 1 else traces[0])
+        )
         found[column] = (round(100 * summary.mean, 2), round(100 * (summary.ci95 or 0), 2))
     return found
 
@@ -159,12 +194,20 @@ def trained_table(data: cfsl.Dataset) -> Iterator[tuple[str, dict[str, tuple[flo
     both = [first, learned(ONE_VIEW, base(seed=1), data)]
     yield "two training seeds together", measured(ONE_VIEW, both, data, COLUMNS, CLASS_TASKS)
     plain = MultiProto(net=SmallResNet(), metric="cosine")
-    yield "multiproto: the cosine, the champion's weights", measured(plain, [first], data, COLUMNS, CLASS_TASKS)
+    yield (
+        "multiproto: the cosine, the champion's weights",
+        measured(plain, [first], data, COLUMNS, CLASS_TASKS),
+    )
     batch = plain.replace(norm="batch")
-    yield "multiproto: and batch statistics (transductive)", measured(batch, [first], data, COLUMNS, CLASS_TASKS)
+    yield (
+        "multiproto: and batch statistics (transductive)",
+        measured(batch, [first], data, COLUMNS, CLASS_TASKS),
+    )
 
 
-def answer_table(data: cfsl.Dataset, ready: Meta) -> Iterator[tuple[str, dict[str, tuple[float, float]]]]:
+def answer_table(
+    data: cfsl.Dataset, ready: Meta
+) -> Iterator[tuple[str, dict[str, tuple[float, float]]]]:
     """Yield a row for every way of asking the ready weights."""
     for what, (learner, weights) in answer_rows(ready).items():
         yield what, measured(learner, [weights], data, ANSWER_COLUMNS, MANY_CLASS_TASKS)
@@ -172,9 +215,13 @@ def answer_table(data: cfsl.Dataset, ready: Meta) -> Iterator[tuple[str, dict[st
 
 def main() -> None:
     """Print a row after the other, as tables in Markdown."""
-    parser = argparse.ArgumentParser(description="What each part of the champion is worth, on validation tasks.")
+    parser = argparse.ArgumentParser(
+        description="What each part of the champion is worth, on validation tasks."
+    )
     parser.add_argument("--data", default="omniglot")
-    parser.add_argument("--answers", action="store_true", help="only other ways of asking the ready weights")
+    parser.add_argument(
+        "--answers", action="store_true", help="only other ways of asking the ready weights"
+    )
     parser.add_argument("--out", type=Path, help="also write the numbers, as JSON")
     asked = parser.parse_args()
     data = cfsl.load(asked.data)
@@ -189,7 +236,10 @@ def main() -> None:
         print(f"| | {' | '.join(columns)} |\n|---|{'--:|' * len(columns)}", flush=True)
         for what, found in rows:
             written[name][what] = found
-            print(f"| {what} | {' | '.join(f'{mean:.2f}' for mean, _ in found.values())} |", flush=True)
+            print(
+                f"| {what} | {' | '.join(f'{mean:.2f}' for mean, _ in found.values())} |",
+                flush=True,
+            )
             if asked.out is not None:
                 asked.out.write_text(json.dumps(written, indent=1) + "\n")
 

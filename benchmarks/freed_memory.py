@@ -75,9 +75,17 @@ def main() -> None:
             for way, taken in times.items():
                 taken += new_process.submit(passes, name, way).result()
         medians = {way: statistics.median(one.all for one in taken) for way, taken in times.items()}
-        shares = {way: sum(one.system for one in taken) / sum(one.all for one in taken) for way, taken in times.items()}
-        each = ", ".join(f"{way} {medians[way]:.3f} s ({shares[way]:.0%} in the system)" for way in WAYS)
-        print(f"{name}: {each}: {medians['given back'] / medians['kept']:.2f} times as fast", flush=True)
+        shares = {
+            way: sum(one.system for one in taken) / sum(one.all for one in taken)
+            for way, taken in times.items()
+        }
+        each = ", ".join(
+            f"{way} {medians[way]:.3f} s ({shares[way]:.0%} in the system)" for way in WAYS
+        )
+        print(
+            f"{name}: {each}: {medians['given back'] / medians['kept']:.2f} times as fast",
+            flush=True,
+        )
     new_process.shutdown()
 
 

@@ -19,8 +19,8 @@ from PIL import Image
 from torch import Tensor
 
 import cfsl
-from cfsl.learners.champion import Champion
-from cfsl.learners.spread import class_evidence
+from cfsl.learners.champion.champion import Champion
+from cfsl.learners.champion.spread import class_evidence
 from cfsl.training.loop import read_weights
 from cfsl.training.ready import ready_for
 
@@ -36,7 +36,9 @@ def drawings_of(data: cfsl.Dataset, split: str) -> Tensor:
     classes, sizes = data.classes_of(split), data.class_sizes
     least, most_images = sizes[classes].min(), sizes[classes].max()
     if least != most_images:
-        raise SystemExit(f"classes of {data.name}/{split} have from {least} to {most_images} images; as many wanted")
+        raise SystemExit(
+            f"classes of {data.name}/{split} have from {least} to {most_images} images; as many wanted"
+        )
     numbers = data.class_starts[classes][:, None] + np.arange(sizes[classes[0]])
     images = cfsl.Tasks(data, cfsl.TaskSpec.type_b(1), split="all").images.normalised(
         numbers.flatten().astype(np.int32)
@@ -50,14 +52,18 @@ def embedded(meta: Weights, drawings: Tensor) -> Tensor:
     return torch.cat(rows).view(*drawings.shape[:2], -1)
 
 
-def wrong_classes(features: Tensor, shares: Tensor, shots: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+def wrong_classes(
+    features: Tensor, shares: Tensor, shots: int, generator: torch.Generator
+) -> tuple[Tensor, Tensor]:
     """Draw supports, and return the other drawings, by class, and which classes are closer to them than their own."""
     classes, images, _ = features.shape
     dealt = torch.rand(classes, images, generator=generator).argsort(dim=1)
     rows, targets = torch.arange(classes)[:, None], dealt[:, shots:]
     means = features[rows, dealt[:, :shots]].mean(dim=1)
     asked = features[rows, targets]
-    close = class_evidence(asked.flatten(0, 1), means, torch.full((classes,), shots), shares).view(*asked.shape[:2], -1)
+    close = class_evidence(asked.flatten(0, 1), means, torch.full((classes,), shots), shares).view(
+        *asked.shape[:2], -1
+    )
     own = close[torch.arange(classes), :, torch.arange(classes)]
     return targets, close > own[:, :, None]
 
@@ -69,7 +75,11 @@ def errors(features: Tensor, shares: Tensor, shots: int, rounds: int) -> tuple[T
     """
     generator = torch.Generator().manual_seed(0)
     classes, images, _ = features.shape
-    wrong, asked, pairs = torch.zeros(classes, images), torch.zeros(classes, images), torch.zeros(classes, classes)
+    wrong, asked, pairs = (
+        torch.zeros(classes, images),
+        torch.zeros(classes, images),
+        torch.zeros(classes, classes),
+    )
     for _ in range(rounds):
         targets, closer = wrong_classes(features, shares, shots, generator)
         share = closer.float().mean(dim=2) * classes / (classes - 1)
@@ -112,9 +122,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="What makes the champion's errors on type A.")
     parser.add_argument("--data", default="omniglot")
     parser.add_argument("--split", default="val")
-    parser.add_argument("--weights", type=Path, help="a training folder, or an epoch in it; else the ready weights")
+    parser.add_argument(
+        "--weights", type=Path, help="a training folder, or an epoch in it; else the ready weights"
+    )
     parser.add_argument("--rounds", type=int, default=20)
-    parser.add_argument("--picture", type=Path, help="also draw the drawings that are worst with the most shots")
+    parser.add_argument(
+        "--picture", type=Path, help="also draw the drawings that are worst with the most shots"
+    )
     asked = parser.parse_args()
     torch.set_num_threads(1)
     data = cfsl.load(asked.data)
@@ -124,9 +138,13 @@ def main() -> None:
     drawings = drawings_of(data, asked.split)
     weights = read_weights(path)
     features, shares = embedded(weights, drawings), weights["stats"]["spread.shares"]
-    print(f"{data.name}/{asked.split}: {len(drawings)} classes of {drawings.shape[1]} drawings; errors in % of answers")
     print(
-        "| shots | all | the worst drawing | 5 | 20 | 80 | the worst pair of classes | 10 | 40 |\n" + "|--:" * 9 + "|"
+        f"{data.name}/{asked.split}: {len(drawings)} classes of {drawings.shape[1]} drawings; errors in % of answers"
+    )
+    print(
+        "| shots | all | the worst drawing | 5 | 20 | 80 | the worst pair of classes | 10 | 40 |\n"
+        + "|--:" * 9
+        + "|"
     )
     for shots in (shots for shots in (1, 3, 5, 10) if shots < drawings.shape[1]):
         wrong, pairs = errors(features, shares, shots, asked.rounds)

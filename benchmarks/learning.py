@@ -39,7 +39,9 @@ ROUNDS = 5
 SHAPE = (1, 28, 28)
 
 
-def interleaved(contenders: dict[str, Callable[[], object]], rounds: int = ROUNDS) -> dict[str, float]:
+def interleaved(
+    contenders: dict[str, Callable[[], object]], rounds: int = ROUNDS
+) -> dict[str, float]:
     """Return the median seconds of each contender, run in turn."""
     seconds: dict[str, list[float]] = {name: [] for name in contenders}
     for _ in range(rounds):
@@ -60,7 +62,10 @@ def plain_embedding(meta: Meta) -> nn.Module:
         convolution.load_state_dict(state)
         names = {"weight": "params", "bias": "params"}
         learned = {name: meta[part][f"block{number}.norm.{name}"] for name, part in names.items()}
-        running = {f"running_{name}": meta["stats"][f"block{number}.norm.{name}"] for name in ("mean", "var")}
+        running = {
+            f"running_{name}": meta["stats"][f"block{number}.norm.{name}"]
+            for name in ("mean", "var")
+        }
         norm.load_state_dict(learned | running, strict=False)
         blocks += [convolution, nn.LeakyReLU(0.01), norm, nn.MaxPool2d(2)]
     return nn.Sequential(*blocks, nn.Flatten()).eval()
@@ -71,10 +76,14 @@ def plain_evaluation(net: nn.Module, tasks: cfsl.Tasks) -> Tensor:
     logits = []
     with torch.no_grad():
         for task in tasks:
-            images = torch.cat([*(support.images for support in task.support_sets), task.target.images])
+            images = torch.cat(
+                [*(support.images for support in task.support_sets), task.target.images]
+            )
             labels = torch.cat([support.labels for support in task.support_sets])
             features = net(images)
-            prototypes = torch.stack([features[: len(labels)][labels == k].mean(0) for k in range(task.spec.labels)])
+            prototypes = torch.stack(
+                [features[: len(labels)][labels == k].mean(0) for k in range(task.spec.labels)]
+            )
             logits.append(-(torch.cdist(features[len(labels) :], prototypes) ** 2))
     return torch.stack(logits)
 
@@ -87,7 +96,10 @@ def compare_evaluation(data: cfsl.Dataset, nss: int, plain_tasks: int) -> None:
     net, tasks = plain_embedding(meta), cfsl.Tasks(data, cfsl.TaskSpec.type_b(nss=nss))
     some = tasks[:plain_tasks]
     difference = float(
-        np.abs(plain_evaluation(net, some[:20]).numpy() - cfsl.evaluate(learner, some[:20], fast_meta).logits).max()
+        np.abs(
+            plain_evaluation(net, some[:20]).numpy()
+            - cfsl.evaluate(learner, some[:20], fast_meta).logits
+        ).max()
     )
     seconds = interleaved(
         {
@@ -112,8 +124,12 @@ def plain_training_step(net: nn.Module, batch: cfsl.TaskBatch) -> Callable[[], N
 
     def step() -> None:
         features = net(images)
-        prototypes = torch.stack([features[: len(labels)][labels == k].mean(0) for k in range(int(labels.max()) + 1)])
-        loss = nn.functional.cross_entropy(-(torch.cdist(features[len(labels) :], prototypes) ** 2), answers)
+        prototypes = torch.stack(
+            [features[: len(labels)][labels == k].mean(0) for k in range(int(labels.max()) + 1)]
+        )
+        loss = nn.functional.cross_entropy(
+            -(torch.cdist(features[len(labels) :], prototypes) ** 2), answers
+        )
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -127,7 +143,9 @@ def training_step(learner: ProtoNet, meta: Meta, batch: cfsl.TaskBatch) -> Calla
     optimizer = torch.optim.Adam(list(params.values()), 1e-3)
 
     def step() -> None:
-        loss, _ = learner.episode_loss(params, meta["stats"], batch, turns=False, moment=Moment(0, 1))
+        loss, _ = learner.episode_loss(
+            params, meta["stats"], batch, turns=False, moment=Moment(0, 1)
+        )
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -154,8 +172,12 @@ def compare_training(data: cfsl.Dataset, nss: int) -> None:
     }
     seconds = interleaved(contenders, rounds=40)
     default, fast = seconds["default"], seconds["channels_last"]
-    print(f"training step, B, NSS={nss}: default layout {1e3 * default:.0f} ms, channels_last {1e3 * fast:.0f} ms")
-    print(f"  channels_last {default / fast:.2f}x; data path {100 * seconds['draw'] / (fast + seconds['draw']):.1f} %")
+    print(
+        f"training step, B, NSS={nss}: default layout {1e3 * default:.0f} ms, channels_last {1e3 * fast:.0f} ms"
+    )
+    print(
+        f"  channels_last {default / fast:.2f}x; data path {100 * seconds['draw'] / (fast + seconds['draw']):.1f} %"
+    )
 
 
 def plain_tuning(shape: tuple[int, int, int], labels: int) -> nn.Module:
@@ -163,8 +185,15 @@ def plain_tuning(shape: tuple[int, int, int], labels: int) -> nn.Module:
     channels, height, width = shape
     blocks: list[nn.Module] = []
     for inputs in (channels, 48, 48, 48):
-        blocks += [nn.Conv2d(inputs, 48, 3, padding=1), nn.BatchNorm2d(48), nn.LeakyReLU(0.01), nn.MaxPool2d(2)]
-    return nn.Sequential(*blocks, nn.Flatten(), nn.Linear(48 * (height // 16) * (width // 16), labels))
+        blocks += [
+            nn.Conv2d(inputs, 48, 3, padding=1),
+            nn.BatchNorm2d(48),
+            nn.LeakyReLU(0.01),
+            nn.MaxPool2d(2),
+        ]
+    return nn.Sequential(
+        *blocks, nn.Flatten(), nn.Linear(48 * (height // 16) * (width // 16), labels)
+    )
 
 
 def compare_tuning() -> None:
@@ -176,7 +205,15 @@ def compare_tuning() -> None:
     net, learner = plain_tuning(shape, labels), init_tune()
     optimizer = torch.optim.SGD(net.parameters(), learner.lr)
     info = TaskInfo(
-        image_shape=shape, labels=labels, nss=3, n_way=5, k_shot=1, cci=1, overwrite=False, seed=0, device="cpu"
+        image_shape=shape,
+        labels=labels,
+        nss=3,
+        n_way=5,
+        k_shot=1,
+        cci=1,
+        overwrite=False,
+        seed=0,
+        device="cpu",
     )
     state = learner.begin(learner.init(shape, generator), info)
 
@@ -209,7 +246,9 @@ def compare_corruptions(data: cfsl.Dataset, count: int) -> None:
     meta = learner.init(SHAPE, torch.Generator().manual_seed(0))
     noisy = [Noise(fraction=fraction) for fraction in (0.05, 0.1, 0.2, 0.4)]
     hidden = [Occlusion(fraction=fraction) for fraction in (0.05, 0.1, 0.2, 0.3)]
-    specs = [cfsl.TaskSpec.instance(4, 5, corruption=corruption) for corruption in (*noisy, *hidden)]
+    specs = [
+        cfsl.TaskSpec.instance(4, 5, corruption=corruption) for corruption in (*noisy, *hidden)
+    ]
     variants = [cfsl.Tasks(data, spec, numbers=range(count)) for spec in specs]
     seconds = interleaved(
         {
@@ -217,7 +256,9 @@ def compare_corruptions(data: cfsl.Dataset, count: int) -> None:
             "once": lambda: evaluate_variants(Conditions(), learner, variants, meta),
         }
     )
-    print(f"eight corruptions of {count} instance tests, init_tune: learned each time {seconds['again']:.1f} s")
+    print(
+        f"eight corruptions of {count} instance tests, init_tune: learned each time {seconds['again']:.1f} s"
+    )
     print(f"  learned once {seconds['once']:.1f} s: {seconds['again'] / seconds['once']:.1f}x")
 
 
@@ -236,8 +277,12 @@ def compare_workers(data: cfsl.Dataset, count: int) -> None:
                 "two": lambda: cfsl.evaluate(learner, tasks, meta, workers=two),
             }
         )
-    print(f"evaluation of {count} tasks, init_tune, D, NSS=4: in this process {seconds['here']:.1f} s")
-    print(f"  two workers {seconds['two']:.1f} s: {seconds['one'] / seconds['two']:.2f}x one worker")
+    print(
+        f"evaluation of {count} tasks, init_tune, D, NSS=4: in this process {seconds['here']:.1f} s"
+    )
+    print(
+        f"  two workers {seconds['two']:.1f} s: {seconds['one'] / seconds['two']:.2f}x one worker"
+    )
 
 
 def compare_memory(data: cfsl.Dataset) -> None:
@@ -246,7 +291,9 @@ def compare_memory(data: cfsl.Dataset) -> None:
     for steps in (5, 500):
         learner = init_tune(steps=steps)
         meta = learner.init(SHAPE, torch.Generator().manual_seed(0))
-        print(f"peak memory of tuning with {steps:>3} steps: {measure_peak_memory(learner, tasks, meta) / 1e6:.2f} MB")
+        print(
+            f"peak memory of tuning with {steps:>3} steps: {measure_peak_memory(learner, tasks, meta) / 1e6:.2f} MB"
+        )
 
 
 if __name__ == "__main__":

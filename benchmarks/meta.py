@@ -30,11 +30,11 @@ from torch.nn import functional
 
 from cfsl.data.tasks import TaskBatch
 from cfsl.learners.base import Moment, Support, TaskInfo
-from cfsl.learners.episodes import Episode
-from cfsl.learners.maml_fast import accelerated, why_not
-from cfsl.learners.maml_high import MamlHigh
-from cfsl.learners.maml_low import MamlLow
-from cfsl.learners.step_tables import part
+from cfsl.learners.maml.accelerated import accelerated, why_not
+from cfsl.learners.maml.episodes import Episode
+from cfsl.learners.maml.maml_high import MamlHigh
+from cfsl.learners.maml.maml_low import MamlLow
+from cfsl.learners.maml.step_tables import part
 from cfsl.nets import in_channels_last
 from cfsl.spec import TaskSpec
 
@@ -48,7 +48,10 @@ def episode_of(nss: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> E
     """Return a task of noise, which costs what any task costs."""
     source = torch.Generator().manual_seed(seed)
     supports = [
-        Support(torch.randn(WAYS, *SHAPE, generator=source).to(dtype), torch.arange(WAYS) + WAYS * number)
+        Support(
+            torch.randn(WAYS, *SHAPE, generator=source).to(dtype),
+            torch.arange(WAYS) + WAYS * number,
+        )
         for number in range(nss)
     ]
     labels = torch.arange(WAYS * nss).repeat_interleave(TARGETS)
@@ -57,7 +60,9 @@ def episode_of(nss: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> E
 
 def weights_for(nss: int, dtype: torch.dtype = torch.float32) -> tuple[Tensors, Tensors]:
     """Draw first weights."""
-    meta = LEARNER.init_for(SHAPE, TaskSpec.type_b(nss=nss, n_way=WAYS), torch.Generator().manual_seed(0))
+    meta = LEARNER.init_for(
+        SHAPE, TaskSpec.type_b(nss=nss, n_way=WAYS), torch.Generator().manual_seed(0)
+    )
     params = {name: tensor.to(dtype).requires_grad_() for name, tensor in meta["params"].items()}
     return params, {name: tensor.to(dtype) for name, tensor in meta["stats"].items()}
 
@@ -71,8 +76,12 @@ def plain_logits(
     """Classify by the batch's statistics, which are returned, too, or by given ones."""
     seen = []
     for number in range(1, BLOCKS + 1):
-        gamma, beta = (params[f"scales.block{number}.norm.{kind}"][row] for kind in ("weight", "bias"))
-        x = functional.conv2d(x, weights[f"block{number}.conv.weight"], weights[f"block{number}.conv.bias"], padding=1)
+        gamma, beta = (
+            params[f"scales.block{number}.norm.{kind}"][row] for kind in ("weight", "bias")
+        )
+        x = functional.conv2d(
+            x, weights[f"block{number}.conv.weight"], weights[f"block{number}.conv.bias"], padding=1
+        )
         if given is None:
             seen += torch.var_mean(x, dim=(0, 2, 3))
             x = functional.batch_norm(x, None, None, gamma, beta, training=True)
@@ -99,7 +108,9 @@ def plain_answers(params: Tensors, episode: Episode, *, create_graph: bool) -> T
                 for name, gradient in zip(names, gradients, strict=True)
             }
             if not create_graph:
-                weights = {name: weight.detach().requires_grad_() for name, weight in weights.items()}
+                weights = {
+                    name: weight.detach().requires_grad_() for name, weight in weights.items()
+                }
             row += 1
         with torch.set_grad_enabled(create_graph):
             looks.append(plain_logits(weights, params, row, support.images)[1])
@@ -113,20 +124,35 @@ def plain_answers(params: Tensors, episode: Episode, *, create_graph: bool) -> T
 
 def training_steps(nss: int, dtype: torch.dtype = torch.float32) -> Contenders:
     """Return the loss and all gradients of a task, by the plain loop and accelerated."""
-    (params, stats), episode, fast = weights_for(nss, dtype), episode_of(nss, dtype=dtype), accelerated(LEARNER)
+    (params, stats), episode, fast = (
+        weights_for(nss, dtype),
+        episode_of(nss, dtype=dtype),
+        accelerated(LEARNER),
+    )
 
     def gradients(loss: Tensor) -> list[Tensor]:
         return [loss.detach(), *torch.autograd.grad(loss, list(params.values()))]
 
     def plain() -> list[Tensor]:
-        return gradients(functional.cross_entropy(plain_answers(params, episode, create_graph=True), episode.labels))
+        return gradients(
+            functional.cross_entropy(
+                plain_answers(params, episode, create_graph=True), episode.labels
+            )
+        )
 
-    return {"plain": plain, "fast": lambda: gradients(fast.task_loss(params, stats, episode, Moment(0, 1))[0])}
+    return {
+        "plain": plain,
+        "fast": lambda: gradients(fast.task_loss(params, stats, episode, Moment(0, 1))[0]),
+    }
 
 
 def evaluations(nss: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> Contenders:
     """Return the answers to a task, by the plain loop and accelerated."""
-    (params, stats), episode, fast = weights_for(nss, dtype), episode_of(nss, seed, dtype), accelerated(LEARNER)
+    (params, stats), episode, fast = (
+        weights_for(nss, dtype),
+        episode_of(nss, seed, dtype),
+        accelerated(LEARNER),
+    )
     info = TaskInfo(SHAPE, WAYS * nss, nss, WAYS, 1, 1, overwrite=False, seed=0)
     meta = {"params": {name: tensor.detach() for name, tensor in params.items()}, "stats": stats}
 
@@ -136,7 +162,10 @@ def evaluations(nss: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> 
             state = fast.observe(state, support)
         return [fast.predict(state, episode.targets)]
 
-    return {"plain": lambda: [plain_answers(params, episode, create_graph=False).detach()], "fast": accelerated_answers}
+    return {
+        "plain": lambda: [plain_answers(params, episode, create_graph=False).detach()],
+        "fast": accelerated_answers,
+    }
 
 
 def high_end_steps(nss: int) -> Contenders:
@@ -144,7 +173,10 @@ def high_end_steps(nss: int) -> Contenders:
     learner, spec = MamlHigh(norm="batch"), TaskSpec.type_b(nss=nss, n_way=WAYS)
     meta = learner.init_for(SHAPE, spec, torch.Generator().manual_seed(0))
     params = {name: tensor.requires_grad_() for name, tensor in meta["params"].items()}
-    fast_params = {name: tensor.detach().requires_grad_() for name, tensor in in_channels_last(meta["params"]).items()}
+    fast_params = {
+        name: tensor.detach().requires_grad_()
+        for name, tensor in in_channels_last(meta["params"]).items()
+    }
     episode, stats = episode_of(nss), dict(meta["stats"])
     batch = TaskBatch(
         numbers=range(1),
@@ -164,7 +196,9 @@ def high_end_steps(nss: int) -> Contenders:
         state = learner.begun(params, stats, spec.labels)
         for support in episode.supports:
             for _ in range(learner.steps):
-                state = learner.step(state, Support(embedded(support.images), support.labels), "second")
+                state = learner.step(
+                    state, Support(embedded(support.images), support.labels), "second"
+                )
         logits = learner.logits(state, embedded(episode.targets), {}, training=True)
         loss = functional.cross_entropy(logits, episode.labels)
         return list(torch.autograd.grad(loss, list(params.values()), allow_unused=True))
@@ -194,7 +228,9 @@ def interleaved(contenders: Contenders, rounds: int) -> dict[str, float]:
 
 def distance(ours: list[Tensor], theirs: list[Tensor]) -> float:
     """Return the relative distance of results, taken as one vector."""
-    one, other = (torch.cat([tensor.flatten().double() for tensor in tensors]) for tensors in (ours, theirs))
+    one, other = (
+        torch.cat([tensor.flatten().double() for tensor in tensors]) for tensors in (ours, theirs)
+    )
     return float((one - other).norm() / other.norm())
 
 
@@ -216,7 +252,11 @@ def peak_rate(rounds: int = 20) -> float:
     """Return FLOP a second of the best matrix product."""
     rates = []
     for rows, inner, columns in ((1024, 1024, 1024), (980, 432, 48)):
-        a, b, out = torch.randn(rows, inner), torch.randn(inner, columns), torch.empty(rows, columns)
+        a, b, out = (
+            torch.randn(rows, inner),
+            torch.randn(inner, columns),
+            torch.empty(rows, columns),
+        )
         for _ in range(rounds):
             start = time.perf_counter()
             torch.mm(a, b, out=out)
@@ -226,12 +266,19 @@ def peak_rate(rounds: int = 20) -> float:
 
 def work(nss: int, *, training: bool) -> float:
     """Return the FLOP of a task; see the top of this file."""
-    first, others = 28 * 28 * 9 * WIDTH, sum((28 >> depth) ** 2 for depth in range(1, BLOCKS)) * 9 * WIDTH**2
+    first, others = (
+        28 * 28 * 9 * WIDTH,
+        sum((28 >> depth) ** 2 for depth in range(1, BLOCKS)) * 9 * WIDTH**2,
+    )
     supports, targets = WAYS * nss, WAYS * nss * TARGETS
     if training:
-        passes = supports * LEARNER.steps * (4 * first + 9 * others) + (supports + targets) * (2 * first + 3 * others)
+        passes = supports * LEARNER.steps * (4 * first + 9 * others) + (supports + targets) * (
+            2 * first + 3 * others
+        )
     else:
-        passes = supports * LEARNER.steps * (2 * first + 3 * others) + (supports + targets) * (first + others)
+        passes = supports * LEARNER.steps * (2 * first + 3 * others) + (supports + targets) * (
+            first + others
+        )
     return 2 * passes
 
 
@@ -251,7 +298,9 @@ def _kilobytes(entry: str) -> int:
 
 def memory_elsewhere(name: str, nss: int) -> float:
     """Measure in a process of its own."""
-    run = subprocess.run([sys.executable, __file__, "memory", name, str(nss)], check=True, capture_output=True)
+    run = subprocess.run(
+        [sys.executable, __file__, "memory", name, str(nss)], check=True, capture_output=True
+    )
     return float(run.stdout)
 
 
@@ -278,11 +327,18 @@ def main() -> None:
     for nss, rounds in ((3, 11), (10, 5)):
         report(f"training step, NSS={nss}", training_steps(nss), work(nss, training=True), rounds)
         grown = {name: memory_elsewhere(name, nss) for name in ("plain", "fast")}
-        print("  memory: " + ", ".join(f"{name} {megabytes:.0f} MB" for name, megabytes in grown.items()))
-        report(f"evaluation of a task, NSS={nss}", evaluations(nss), work(nss, training=False), rounds)
+        print(
+            "  memory: "
+            + ", ".join(f"{name} {megabytes:.0f} MB" for name, megabytes in grown.items())
+        )
+        report(
+            f"evaluation of a task, NSS={nss}", evaluations(nss), work(nss, training=False), rounds
+        )
     seconds = interleaved(high_end_steps(3), 3)
     plain, once = seconds["plain"], seconds["once"]
-    print(f"training step of maml_high, NSS=3: embedded at every step {plain:.2f} s, embedded once {once:.2f} s")
+    print(
+        f"training step of maml_high, NSS=3: embedded at every step {plain:.2f} s, embedded once {once:.2f} s"
+    )
     print(f"  {plain / once:.2f}x")
 
 

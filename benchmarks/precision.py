@@ -16,13 +16,13 @@ from typing import Any, get_args
 
 import cfsl
 from cfsl.harness.devices import has_bfloat16
-from cfsl.learners.champion import Champion
-from cfsl.learners.maml_high import MamlHigh
+from cfsl.learners.champion.champion import Champion
+from cfsl.learners.maml.maml_high import MamlHigh
 from cfsl.learners.protonet import ProtoNet
 from cfsl.training.events import Event, Started, Update
 from cfsl.training.loop import train
 from cfsl.training.recipes import recipe_for
-from cfsl.training.spec import Precision
+from cfsl.training.training_spec import Precision
 
 CONTENDERS = {"champion": Champion(), "tasks": ProtoNet(metric="cosine"), "meta": MamlHigh()}
 """By the kind of recipe."""
@@ -40,7 +40,13 @@ def seconds(kind: str, learner: Any, data: cfsl.Dataset, precision: Precision) -
             ticks.append(time.process_time())
 
     with tempfile.TemporaryDirectory() as folder:
-        train(learner, recipe.replace(schedule=schedule, validation_tasks=1), data, Path(folder), watch)
+        train(
+            learner,
+            recipe.replace(schedule=schedule, validation_tasks=1),
+            data,
+            Path(folder),
+            watch,
+        )
     return [after - before for before, after in zip(ticks[WARM:], ticks[WARM + 1 :], strict=False)]
 
 
@@ -56,7 +62,9 @@ def main() -> None:
                 taken += seconds(kind, learner, data, precision)
         medians = {precision: statistics.median(taken) for precision, taken in times.items()}
         each = ", ".join(f"{precision} {taken:.3f} s" for precision, taken in medians.items())
-        print(f"{learner.kind:<10} {each}: {medians['float32'] / medians['bfloat16']:.2f} times as fast")
+        print(
+            f"{learner.kind:<10} {each}: {medians['float32'] / medians['bfloat16']:.2f} times as fast"
+        )
 
 
 if __name__ == "__main__":

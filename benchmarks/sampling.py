@@ -24,10 +24,15 @@ from cfsl.sampling import draw_tasks
 PLAIN_TASKS, FAST_TASKS, ROUNDS = 100, 2000, 9
 
 
-def plain_plan(sizes: np.ndarray, spec: cfsl.TaskSpec, generator: np.random.Generator) -> list[list[tuple[int, int]]]:
+def plain_plan(
+    sizes: np.ndarray, spec: cfsl.TaskSpec, generator: np.random.Generator
+) -> list[list[tuple[int, int]]]:
     """Draw the images of one task of type B: class after class, support and target."""
     classes = generator.choice(len(sizes), size=spec.classes, replace=False)
-    return [[(c, i) for i in generator.choice(sizes[c], size=spec.images_per_class, replace=False)] for c in classes]
+    return [
+        [(c, i) for i in generator.choice(sizes[c], size=spec.images_per_class, replace=False)]
+        for c in classes
+    ]
 
 
 def plain_task(
@@ -36,7 +41,10 @@ def plain_task(
     """Copy the images of one task, one by one, to float tensors and stack them."""
     supports, targets = [], []
     for images in plan:
-        tensors = [torch.tensor(pixels[c * per_class + i].copy()).to(torch.float32) / 255 for c, i in images]
+        tensors = [
+            torch.tensor(pixels[c * per_class + i].copy()).to(torch.float32) / 255
+            for c, i in images
+        ]
         supports.append(tensors[0])
         targets.extend(tensors[1:])
     return torch.stack(supports), torch.stack(targets)
@@ -86,7 +94,9 @@ def compare(data: cfsl.Dataset, nss: int) -> None:
     plain, indices = medians["plain, to tensors"], medians["cfsl, indices"]
     print(f"NSS={nss:<3} to tensors: {medians['cfsl, to tensors'] / plain:.0f}x the plain sampler")
     alone = indices / medians["plain, indices"]
-    print(f"NSS={nss:<3} indices:    {indices / plain:.0f}x the plain sampler, {alone:.0f}x its indices alone")
+    print(
+        f"NSS={nss:<3} indices:    {indices / plain:.0f}x the plain sampler, {alone:.0f}x its indices alone"
+    )
 
 
 if __name__ == "__main__":

@@ -24,14 +24,14 @@ from typing import Any
 
 import numpy as np
 
+from cfsl.engine.bench_folder import Shelf
 from cfsl.engine.estimate import Times
 from cfsl.engine.processes import ProcessCrew
-from cfsl.engine.ray_cluster import RayCrew
+from cfsl.engine.ray.cluster import RayCrew
 from cfsl.engine.schedule import Crew, Event, Finished, carry_out
-from cfsl.engine.shelf import Shelf
-from cfsl.engine.spec import RunSpec
 from cfsl.engine.steps import PieceStep, Step, steps_of
 from cfsl.presets.cells import Request, cells_of, runs_of
+from cfsl.runs.run_spec import RunSpec
 
 ROUNDS, EMPTY_STEPS = 3, 400
 PIECE = 580_000
@@ -40,7 +40,10 @@ WORKERS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
 DRIVER = 0.005
 """Seconds of the bench a step, for the simulation alone."""
 Hire = Callable[[Shelf, int], Crew]
-ENGINES: dict[str, Hire] = {"processes": ProcessCrew, "ray": lambda shelf, count: RayCrew(shelf, count, None)}
+ENGINES: dict[str, Hire] = {
+    "processes": ProcessCrew,
+    "ray": lambda shelf, count: RayCrew(shelf, count, None),
+}
 
 
 def nobody(event: Event) -> None:
@@ -60,7 +63,9 @@ def small_cells(seed: int) -> list[RunSpec]:
 def hired(hire: Hire, shelf: Shelf, count: int) -> Iterator[Crew]:
     """Give a crew whose workers have imported everything."""
     with contextlib.closing(hire(shelf, count)) as crew:
-        carry_out(steps_of(run.replace(piece=1) for run in small_warm_up(count)), crew, shelf, nobody)
+        carry_out(
+            steps_of(run.replace(piece=1) for run in small_warm_up(count)), crew, shelf, nobody
+        )
         yield crew
 
 
@@ -74,7 +79,9 @@ def seconds_of(hire: Hire, count: int, round_number: int) -> float:
     """Return how long some workers take for the cells."""
     with tempfile.TemporaryDirectory() as folder, hired(hire, Shelf(Path(folder)), count) as crew:
         start = time.perf_counter()
-        ending = carry_out(steps_of(small_cells(round_number + 1)), crew, Shelf(Path(folder)), nobody)
+        ending = carry_out(
+            steps_of(small_cells(round_number + 1)), crew, Shelf(Path(folder)), nobody
+        )
         assert not ending.failed
         return time.perf_counter() - start
 
@@ -87,13 +94,17 @@ def compare_engines() -> None:
         for name, count in contenders:
             seconds[name, count].append(seconds_of(ENGINES[name], count, round_number))
     medians = {contender: statistics.median(values) for contender, values in seconds.items()}
-    print(f"init_tune on A3 and B3, 8 pieces of 5 tasks; medians of {ROUNDS}, load {os.getloadavg()[0]:.1f}")
+    print(
+        f"init_tune on A3 and B3, 8 pieces of 5 tasks; medians of {ROUNDS}, load {os.getloadavg()[0]:.1f}"
+    )
     for name, count in contenders:
         values = ", ".join(f"{value:.1f}" for value in seconds[name, count])
         ratio = medians["processes", count] / medians[name, count]
         gain = medians[name, 1] / medians[name, count]
         line = f"{medians[name, count]:6.1f} s ({values})"
-        print(f"{name:10} {count} workers {line}; {gain:.2f} x one worker; {ratio:.2f} x as fast as processes")
+        print(
+            f"{name:10} {count} workers {line}; {gain:.2f} x one worker; {ratio:.2f} x as fast as processes"
+        )
 
 
 # --- the cost of the machine that runs the bench
@@ -111,14 +122,21 @@ def driver_cost() -> float:
     """Print and return the processor seconds that the bench itself spends a step."""
     run = small_warm_up(1)[0].replace(tasks=EMPTY_STEPS, piece=1)
     steps: list[Step] = [PieceStep(run, start) for start in range(EMPTY_STEPS)]
-    with tempfile.TemporaryDirectory() as folder, hired(ENGINES["ray"], Shelf(Path(folder)), 2) as crew:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        hired(ENGINES["ray"], Shelf(Path(folder)), 2) as crew,
+    ):
         crew._do = crew._ray.remote(num_cpus=1, max_retries=0)(no_work)  # type: ignore[attr-defined]
         wall, used = time.perf_counter(), time.process_time()
         carry_out(steps, crew, Shelf(Path(folder)), nobody)
         wall, used = time.perf_counter() - wall, time.process_time() - used
     used, wall = used / EMPTY_STEPS, wall / EMPTY_STEPS
-    print(f"{EMPTY_STEPS} steps of no work, each of which leaves {PIECE / 1000:.0f} kB, with 2 workers:")
-    print(f"{1000 * used:.1f} ms of the bench's processor a step, {1000 * wall:.1f} ms of the clock")
+    print(
+        f"{EMPTY_STEPS} steps of no work, each of which leaves {PIECE / 1000:.0f} kB, with 2 workers:"
+    )
+    print(
+        f"{1000 * used:.1f} ms of the bench's processor a step, {1000 * wall:.1f} ms of the clock"
+    )
     return used
 
 
@@ -165,7 +183,9 @@ def longest_chain(steps: Sequence[Step], seconds: dict[str, float]) -> float:
     """Return the time that no number of workers can beat."""
     ends: dict[str, float] = {}
     for step in steps:
-        ends[step.name] = seconds[step.name] + max((ends.get(need, 0.0) for need in step.needs), default=0.0)
+        ends[step.name] = seconds[step.name] + max(
+            (ends.get(need, 0.0) for need in step.needs), default=0.0
+        )
     return max(ends.values())
 
 
@@ -185,7 +205,11 @@ def simulate(profile: str, driver: float) -> None:
             crew, start = Waiting(count, seconds, driver), time.process_time()
             carry_out(steps, crew, shelf, nobody)
             own = 1000 * (time.process_time() - start) / len(steps)
-            bounds = {"work": work / count, "the longest chain": chain, "the bench": driver * len(steps)}
+            bounds = {
+                "work": work / count,
+                "the longest chain": chain,
+                "the bench": driver * len(steps),
+            }
             limit = max(bounds, key=lambda name: bounds[name])
             hours, efficiency = crew.clock / 3600, work / count / crew.clock
             print(f"{count:7} {hours:8.2f} {efficiency:10.0%}   {limit:20} {own:6.1f} ms a step")

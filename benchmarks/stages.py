@@ -21,8 +21,8 @@ from cfsl.learners.registry import find_learner
 from cfsl.spec import FrozenSpec
 from cfsl.training.loop import best_weights, train
 from cfsl.training.recipes import fitted_to
-from cfsl.training.spec import Augmentation, Training
 from cfsl.training.strong import CONVOLUTION, HEAD, Memory, maml_high, memory_for
+from cfsl.training.training_spec import Augmentation, Training
 
 TASKS = {"B": cfsl.TaskSpec.type_b(3), "C": cfsl.TaskSpec.type_c(3)}
 VALIDATION_TASKS = 600
@@ -42,7 +42,9 @@ def with_the_other_memory(training: Training) -> Training:
     """Let the convolution remember tasks of type B, or the head those of type C."""
     other: Memory = HEAD if memory_for(training.episodes) is CONVOLUTION else CONVOLUTION
     schedule = training.schedule.replace(rate=other.rate, inner_rate=other.inner_rate)
-    return training.replace(first_inner_rates=other.first_inner_rates, zero_head=other.zero_head, schedule=schedule)
+    return training.replace(
+        first_inner_rates=other.first_inner_rates, zero_head=other.zero_head, schedule=schedule
+    )
 
 
 def with_published_rates(training: Training) -> Training:
@@ -53,7 +55,9 @@ def with_published_rates(training: Training) -> Training:
 def without_sums(training: Training) -> Training:
     """Train the maps of the embedding as ProtoNets alone."""
     assert training.start is not None
-    alone = training.start.replace(learner="protonet", changes={"metric": "cosine", "net": {"kind": "high_end"}})
+    alone = training.start.replace(
+        learner="protonet", changes={"metric": "cosine", "net": {"kind": "high_end"}}
+    )
     return training.replace(start=alone)
 
 
@@ -110,8 +114,13 @@ def main() -> None:
         train(learner, training, data, folder, start=start)
 
         minutes = (time.process_time() - began) / 60
-        found = cfsl.summarise(cfsl.task_accuracies(evaluate(learner, tasks, best_weights(folder), law=False)))
-        print(f"{row:<34}{100 * found.mean:6.2f} +- {100 * (found.ci95 or 0):.2f} %  {minutes:6.1f} min", flush=True)
+        found = cfsl.summarise(
+            cfsl.task_accuracies(evaluate(learner, tasks, best_weights(folder), law=False))
+        )
+        print(
+            f"{row:<34}{100 * found.mean:6.2f} +- {100 * (found.ci95 or 0):.2f} %  {minutes:6.1f} min",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

@@ -19,15 +19,15 @@ import torch
 from cfsl.data.tasks import Tasks
 from cfsl.engine.estimate import PLACE, eval_images, image_kind, train_images
 from cfsl.engine.perform import opened
-from cfsl.engine.spec import RunSpec, TrainSpec, built
 from cfsl.harness.evaluate import Conditions, evaluate_under
 from cfsl.harness.workers import threads
 from cfsl.learners.base import FixedEmbedding, first_weights
 from cfsl.learners.registry import LEARNERS
 from cfsl.presets.cells import Request, cells_of
+from cfsl.runs.run_spec import RunSpec, TrainSpec, built
 from cfsl.training.events import Event, Update
 from cfsl.training.loop import train
-from cfsl.training.spec import Training
+from cfsl.training.training_spec import Training
 
 UPDATES = 3
 TASKS = 2
@@ -40,7 +40,9 @@ def main(names: list[str], learners: tuple[str, ...]) -> None:
     """Measure and write."""
     measured = json.loads(PLACE.read_text()) if PLACE.exists() else {}
     for name in names:
-        for cell in cells_of(Request("table1", "quick", (name,), learners=learners, columns=("B3",))):
+        for cell in cells_of(
+            Request("table1", "quick", (name,), learners=learners, columns=("B3",))
+        ):
             if cell.run is None:
                 print(f"{name} {cell.learner}: {cell.why_not}")
                 continue
@@ -51,7 +53,11 @@ def main(names: list[str], learners: tuple[str, ...]) -> None:
                 times |= stages(name, cell.learner, measured.setdefault(image_kind(name), {}))
             measured.setdefault(image_kind(cell.run.data.name), {})[cell.learner] = times
             PLACE.write_text(json.dumps(measured, indent=1, sort_keys=True) + "\n")
-            print(name, cell.learner, {kind: f"{1e3 * seconds:.2f} ms an image" for kind, seconds in times.items()})
+            print(
+                name,
+                cell.learner,
+                {kind: f"{1e3 * seconds:.2f} ms an image" for kind, seconds in times.items()},
+            )
 
 
 def evaluation(run: RunSpec) -> float:
@@ -59,17 +65,26 @@ def evaluation(run: RunSpec) -> float:
     learner, data = built(run.learner), opened(run.data)
     recipe = data.info.recipe
     shape = (recipe.channels, recipe.height, recipe.width)
-    others, meta = (first_weights(learner, shape, run.task, torch.Generator().manual_seed(seed)) for seed in range(2))
+    others, meta = (
+        first_weights(learner, shape, run.task, torch.Generator().manual_seed(seed))
+        for seed in range(2)
+    )
     count = TASKS_OF_A_TABLE if isinstance(learner, FixedEmbedding) else TASKS
-    evaluate_under(Conditions(accelerate=True), learner, Tasks(data, run.task, numbers=range(1)), others)
+    evaluate_under(
+        Conditions(accelerate=True), learner, Tasks(data, run.task, numbers=range(1)), others
+    )
     start = time.process_time()
-    evaluate_under(Conditions(accelerate=True), learner, Tasks(data, run.task, numbers=range(count)), meta)
+    evaluate_under(
+        Conditions(accelerate=True), learner, Tasks(data, run.task, numbers=range(count)), meta
+    )
     return (time.process_time() - start) / (count * eval_images(run.task))
 
 
 def stages(data: str, learner: str, measured: dict[str, dict[str, float]]) -> dict[str, float]:
     """Return the seconds of an image that is looked up in a table, and note those of an image of the first stage."""
-    run = cells_of(Request("table1", "strong", (data,), learners=(learner,), columns=("B3",)))[0].run
+    run = cells_of(Request("table1", "strong", (data,), learners=(learner,), columns=("B3",)))[
+        0
+    ].run
     assert run is not None and run.train is not None
     first = run.train
     while first.start is not None:

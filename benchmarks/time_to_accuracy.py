@@ -30,13 +30,13 @@ from typing import Any, NamedTuple, get_args
 import cfsl
 from cfsl.harness.devices import has_bfloat16
 from cfsl.harness.evaluate import evaluate
-from cfsl.learners.champion import Champion
+from cfsl.learners.champion.champion import Champion
 from cfsl.learners.protonet import ProtoNet
 from cfsl.learners.registry import find_learner
 from cfsl.training.events import Epoch, Event, Started, Update
 from cfsl.training.loop import best_weights, stages_before, train
 from cfsl.training.recipes import recipe_for
-from cfsl.training.spec import Precision, Training
+from cfsl.training.training_spec import Precision, Training
 
 _PUBLISHED = {"ProtoNets, published": (95.30, "7.9 h"), "best published": (96.84, "94 h")}
 GOALS = {
@@ -81,7 +81,9 @@ def recipe_of(learner: Any, task: cfsl.TaskSpec) -> Training:
         return recipe
     usual = recipe_for("short", "tasks", task)
     schedule = recipe.schedule.replace(rate=PROTONET_RATE)
-    return recipe.replace(episodes=usual.episodes, augmentation=usual.augmentation, schedule=schedule)
+    return recipe.replace(
+        episodes=usual.episodes, augmentation=usual.augmentation, schedule=schedule
+    )
 
 
 def timed(learner: Any, data: cfsl.Dataset, updates: int, seed: int, precision: str) -> Run:
@@ -90,7 +92,9 @@ def timed(learner: Any, data: cfsl.Dataset, updates: int, seed: int, precision: 
     recipe = recipe_of(learner, task)
     warm = min(recipe.schedule.warmup, updates // 5)
     average = max(0.0, min(0.99, 1 - 10 / updates))
-    schedule = recipe.schedule.replace(epochs=1, updates=updates, warmup=warm, average=average, precision=precision)
+    schedule = recipe.schedule.replace(
+        epochs=1, updates=updates, warmup=warm, average=average, precision=precision
+    )
     training = recipe.replace(schedule=schedule, validation_tasks=1, seed=seed)
     ticks: list[float] = []
 
@@ -120,7 +124,10 @@ def timed_stages(learner: Any, data: cfsl.Dataset, percent: int, seed: int) -> R
     ticks: list[float] = []
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
-        stages = [(stage.built(), stage.training, where) for stage, where in stages_before(training, folder)]
+        stages = [
+            (stage.built(), stage.training, where)
+            for stage, where in stages_before(training, folder)
+        ]
         for of_stage, its_training, where in [*stages, (learner, training, folder)]:
             train(of_stage, its_training, data, where, watch)
         return _judged(learner, data, best_weights(folder), percent, seconds)
@@ -139,12 +146,16 @@ def _shortened(training: Training, percent: int) -> Training:
 
 def _judged(learner: Any, data: cfsl.Dataset, weights: Any, length: int, seconds: float) -> Run:
     """Ask on validation tasks."""
-    tasks = cfsl.Tasks(data, cfsl.TaskSpec.type_b(nss=3), split="val", numbers=range(VALIDATION_TASKS))
+    tasks = cfsl.Tasks(
+        data, cfsl.TaskSpec.type_b(nss=3), split="val", numbers=range(VALIDATION_TASKS)
+    )
     found = cfsl.summarise(cfsl.task_accuracies(evaluate(learner, tasks, weights, law=False)))
     return Run(length, seconds / 60, 100 * found.mean, 100 * (found.ci95 or 0))
 
 
-def runs(name: str, data: cfsl.Dataset, lengths: Iterable[int], seed: int, precision: str) -> Iterator[Run]:
+def runs(
+    name: str, data: cfsl.Dataset, lengths: Iterable[int], seed: int, precision: str
+) -> Iterator[Run]:
     """Train longer and longer, until all goals are reached."""
     for length in lengths:
         if name in STAGED:
@@ -164,11 +175,15 @@ def _length(name: str, length: int) -> str:
 
 def main() -> None:
     """Print the minutes until each goal."""
-    parser = argparse.ArgumentParser(description="Minutes on one core until validation reaches the published numbers.")
+    parser = argparse.ArgumentParser(
+        description="Minutes on one core until validation reaches the published numbers."
+    )
     parser.add_argument("--seed", type=int, default=0, help="of first weights and training data")
     parser.add_argument("--data", default="omniglot")
     parser.add_argument("--learner", choices=list(LENGTHS), help="only this one")
-    parser.add_argument("--lengths", type=int, nargs="+", help="of each run, in the place of the usual ones")
+    parser.add_argument(
+        "--lengths", type=int, nargs="+", help="of each run, in the place of the usual ones"
+    )
     fastest = "bfloat16" if has_bfloat16("cpu") else "float32"
     parser.add_argument("--precision", choices=get_args(Precision), default=fastest)
     asked = parser.parse_args()
@@ -180,7 +195,11 @@ def main() -> None:
         made = list(runs(name, data, lengths, asked.seed, asked.precision))
         for what, (goal, published) in GOALS[name].items():
             first = next((run for run in made if run.accuracy >= goal), None)
-            reached = f"{first.minutes:.2f} min ({_length(name, first.length)})" if first else "not reached"
+            reached = (
+                f"{first.minutes:.2f} min ({_length(name, first.length)})"
+                if first
+                else "not reached"
+            )
             lines.append(f"{name:<10}{goal:.2f} % ({what}): {reached}; published code {published}")
     print("\n".join(lines))
 

@@ -20,6 +20,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 import cfsl
+from cfsl.cards.card import write_card
 from cfsl.cli.reporting import write_report
 from cfsl.data.catalog import glyphs_counts
 from cfsl.data.store import current_folder
@@ -28,8 +29,7 @@ from cfsl.learners.base import first_weights
 from cfsl.learners.registry import LEARNERS
 from cfsl.learners.tune import Tunable
 from cfsl.report.charts import accuracy_chart
-from cfsl.results.card import write_card
-from cfsl.results.evaluation import evaluation_of
+from cfsl.runs.evaluation import evaluation_of
 from cfsl.spec import Noise, Occlusion, TaskSpec
 from cfsl.training.checkpoint import read_checkpoint, read_notes
 from cfsl.training.events import Event, Started, Update
@@ -61,7 +61,9 @@ class Size:
     """How large the demo is; the default takes a few minutes on two cores."""
 
     data: str = "glyphs"
-    learners: tuple[str, ...] = tuple(name for name, entry in LEARNERS.items() if entry.training != "meta")
+    learners: tuple[str, ...] = tuple(
+        name for name, entry in LEARNERS.items() if entry.training != "meta"
+    )
     tuned_tasks: int = 30
     """For learners that are tuned, which takes its time."""
     tasks: int = 100
@@ -77,7 +79,12 @@ def main(size: Size = FULL) -> None:
     """Draw the data, train, evaluate, and say where everything is."""
     console = Console()
     FOLDER.mkdir(exist_ok=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
     with Progress(*columns, console=console) as progress:
 
         def bar(what: str, total: int) -> Callable[[int], None]:
@@ -95,8 +102,12 @@ def main(size: Size = FULL) -> None:
         console.print(table)
     accuracy_chart(cards, f"{data.name}, 5-way 1-shot").savefig(FOLDER / "accuracy.png", dpi=150)
     console.print("ATM: memory kept between support sets, as a multiple of all support images.")
-    console.print("MMACs: million multiply-accumulates. Trained for a minute or less: a first look.")
-    console.print("champion: ready weights, trained on Omniglot and on nothing that was drawn here; one view an image.")
+    console.print(
+        "MMACs: million multiply-accumulates. Trained for a minute or less: a first look."
+    )
+    console.print(
+        "champion: ready weights, trained on Omniglot and on nothing that was drawn here; one view an image."
+    )
     console.print(f"done: cards, pictures and a chart are in {FOLDER.resolve()}", soft_wrap=True)
     console.print(f"look at them in a browser: {_reported().resolve()}", soft_wrap=True)
 
@@ -108,7 +119,9 @@ def _drawn(name: str, bar: Bar) -> cfsl.Dataset:
     data = cfsl.load(name, progress=drawing)
     drawn = bar("drawing pictures of tasks", len(PICTURES))
     for picture, spec in PICTURES.items():
-        cfsl.draw_task(cfsl.Tasks(data, spec)[17], title=f"{name}/test").save(FOLDER / f"{picture}.png")
+        cfsl.draw_task(cfsl.Tasks(data, spec)[17], title=f"{name}/test").save(
+            FOLDER / f"{picture}.png"
+        )
         drawn(1)
     return data
 
@@ -118,7 +131,9 @@ def _trained(kind: str, data: cfsl.Dataset, size: Size, bar: Bar) -> tuple[Any, 
     name = "protonet" if kind == "tasks" else "pretrain_tune"
     learner, training = LEARNERS[name].build(), recipe_for("short", kind, COLUMNS["B"])
     schedule = training.schedule.replace(epochs=3, updates=size.updates)
-    training = training.replace(schedule=schedule, validation_tasks=size.tasks // 2 if kind == "tasks" else 5)
+    training = training.replace(
+        schedule=schedule, validation_tasks=size.tasks // 2 if kind == "tasks" else 5
+    )
     done, folder = bar(f"training {name}", schedule.total), FOLDER / "runs" / name
 
     def watch(event: Event) -> None:
@@ -131,7 +146,9 @@ def _trained(kind: str, data: cfsl.Dataset, size: Size, bar: Bar) -> tuple[Any, 
     return best_weights(folder), read_checkpoint(folder / LAST)[1]
 
 
-def _evaluated(data: cfsl.Dataset, weights: dict[str, Any], size: Size, bar: Bar) -> list[dict[str, Any]]:
+def _evaluated(
+    data: cfsl.Dataset, weights: dict[str, Any], size: Size, bar: Bar
+) -> list[dict[str, Any]]:
     """Evaluate every learner in every column."""
     cards = []
     with Workers(os.cpu_count() or 1) as workers:
@@ -142,9 +159,15 @@ def _evaluated(data: cfsl.Dataset, weights: dict[str, Any], size: Size, bar: Bar
             for column, spec in COLUMNS.items():
                 tasks = cfsl.Tasks(data, spec, numbers=range(count))
                 meta, notes = weights.get(entry.training) or (_first_weights(learner, tasks), None)
-                result = evaluation_of(name, learner, tasks, meta, checkpoint=notes, workers=workers, progress=done)
+                result = evaluation_of(
+                    name, learner, tasks, meta, checkpoint=notes, workers=workers, progress=done
+                )
                 card = result.card | {"column": column}
-                cards.append(write_card(FOLDER / "cards" / f"{name}-{column}.json", card, {"": result.answers}))
+                cards.append(
+                    write_card(
+                        FOLDER / "cards" / f"{name}-{column}.json", card, {"": result.answers}
+                    )
+                )
     return cards
 
 
@@ -166,13 +189,22 @@ def _tables(cards: list[dict[str, Any]], learners: tuple[str, ...]) -> Iterator[
     """Lay the cards out, a row a learner: accuracy by task type, and what type B costs."""
     found = {(card["learner"]["name"], card["column"]): card for card in cards}
     accuracy = _empty("accuracy in %, ±95 % over tasks, test split", tuple(COLUMNS))
-    costs = _empty("costs of a task of type B", ("ATM", "MMACs to learn", "to answer", "peak memory"))
+    costs = _empty(
+        "costs of a task of type B", ("ATM", "MMACs to learn", "to answer", "peak memory")
+    )
     for name in learners:
         of_b = found[name, "B"]
         marked = f"{name} *" if of_b["breaks_law"] else name
-        accuracy.add_row(marked, *(_percent(found[name, column]["metrics"]["accuracy"]) for column in COLUMNS))
+        accuracy.add_row(
+            marked, *(_percent(found[name, column]["metrics"]["accuracy"]) for column in COLUMNS)
+        )
         macs = [f"{of_b['macs'][part] / 1e6:,.0f}" for part in ("adaptation", "prediction")]
-        costs.add_row(marked, f"{of_b['metrics']['atm']['total']:.3f}", *macs, f"{of_b['peak_memory'] / 1e6:.1f} MB")
+        costs.add_row(
+            marked,
+            f"{of_b['metrics']['atm']['total']:.3f}",
+            *macs,
+            f"{of_b['peak_memory'] / 1e6:.1f} MB",
+        )
     costs.caption = "* breaks the data-flow law on purpose: an upper bound"
     yield accuracy
     yield costs

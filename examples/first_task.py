@@ -5,5 +5,7 @@ import cfsl
 data = cfsl.load("glyphs")
 spec = cfsl.TaskSpec.type_d(nss=4, cci=2)
 task = cfsl.Tasks(data, spec, split="test")[17]
-print([tuple(support.images.shape) for support in task.support_sets], tuple(task.target.images.shape))
+print(
+    [tuple(support.images.shape) for support in task.support_sets], tuple(task.target.images.shape)
+)
 cfsl.draw_task(task).save("task17.png")

@@ -22,7 +22,8 @@ class BlurredMeans:
         images = self.shrunk(support.images)
         return {
             "sums": state["sums"].index_add(0, support.labels, images),
-            "counts": state["counts"] + torch.bincount(support.labels, minlength=len(state["counts"])),
+            "counts": state["counts"]
+            + torch.bincount(support.labels, minlength=len(state["counts"])),
         }
 
     def predict(self, state, images):
@@ -37,4 +38,6 @@ class BlurredMeans:
 if __name__ == "__main__":
     tasks = cfsl.Tasks(cfsl.load("glyphs"), cfsl.TaskSpec.type_b(nss=3), numbers=range(50))
     trace = cfsl.evaluate(BlurredMeans(), tasks)
-    print(f"accuracy {cfsl.summarise(cfsl.task_accuracies(trace)).mean:.3f}, ATM {cfsl.atm(trace).total:.3f}")
+    print(
+        f"accuracy {cfsl.summarise(cfsl.task_accuracies(trace)).mean:.3f}, ATM {cfsl.atm(trace).total:.3f}"
+    )

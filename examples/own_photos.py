@@ -31,14 +31,24 @@ def main(folder=None):
     folder = painted(Path("photos")) if folder is None else Path(folder)
     data = add_dataset(AddRequest(name="my-photos", source=folder, size=32, replace=True))
     spec = cfsl.TaskSpec.type_b(nss=2, n_way=3, k_target=3)
-    tasks = cfsl.Tasks(data, spec, split="all", numbers=range(50))  # all classes: nothing is trained here
+    tasks = cfsl.Tasks(
+        data, spec, split="all", numbers=range(50)
+    )  # all classes: nothing is trained here
     for name in ("pixel_nn", "protonet"):
         learner = find_learner(name)
-        meta = learner.init((3, 32, 32), torch.Generator().manual_seed(0)) if name == "protonet" else {}
+        meta = (
+            learner.init((3, 32, 32), torch.Generator().manual_seed(0))
+            if name == "protonet"
+            else {}
+        )
         accuracy = cfsl.summarise(cfsl.task_accuracies(cfsl.evaluate(learner, tasks, meta)))
-        print(f"{name:<10}{100 * accuracy.mean:6.2f} +- {100 * accuracy.ci95:.2f} % of {spec.labels} labels")
+        print(
+            f"{name:<10}{100 * accuracy.mean:6.2f} +- {100 * accuracy.ci95:.2f} % of {spec.labels} labels"
+        )
     cfsl.draw_task(tasks[0]).save("my-photos.png")
-    print("protonet had random weights: train it with 'cfsl train protonet --data my-photos'. See my-photos.png")
+    print(
+        "protonet had random weights: train it with 'cfsl train protonet --data my-photos'. See my-photos.png"
+    )
 
 
 if __name__ == "__main__":

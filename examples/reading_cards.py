@@ -15,7 +15,16 @@ FROM read_csv_auto('{file}') GROUP BY learner, "column" ORDER BY learner, "colum
 
 def exported(folder):
     """Write one row a card, by the command; reading needs nothing of cfsl from here on."""
-    command = ["results", "export", str(folder), "--format", "csv", "--out", "cards.csv", "--overwrite"]
+    command = [
+        "results",
+        "export",
+        str(folder),
+        "--format",
+        "csv",
+        "--out",
+        "cards.csv",
+        "--overwrite",
+    ]
     subprocess.run([sys.executable, "-m", "cfsl", *command], check=True, capture_output=True)
     return Path("cards.csv")
 
@@ -38,7 +47,10 @@ def with_csv(path):
     with path.open(newline="") as file:
         for row in csv.DictReader(file):
             found[row["learner"], row["column"]].append(float(row["accuracy"]))
-    return [(*key, round(100 * sum(found[key]) / len(found[key]), 2), len(found[key])) for key in sorted(found)]
+    return [
+        (*key, round(100 * sum(found[key]) / len(found[key]), 2), len(found[key]))
+        for key in sorted(found)
+    ]
 
 
 def main(folder="results"):

@@ -16,7 +16,17 @@ from typing import NamedTuple
 import jaxtyping
 import pytest
 
-_DATA_WITH_ARRAYS = ("arrays", "glyphs", "images", "manifest", "recipe", "splits", "store", "summary", "tasks")
+_DATA_WITH_ARRAYS = (
+    "arrays",
+    "glyphs",
+    "images",
+    "manifest",
+    "recipe",
+    "splits",
+    "store",
+    "summary",
+    "tasks",
+)
 _WITH_ARRAYS = [
     "cfsl.sampling",
     "cfsl.corrupt",
@@ -26,7 +36,10 @@ _WITH_ARRAYS = [
     "cfsl.harness.macs",
 ]
 # Not nets.fused: beartype draws which item of a list to look at, from a generator that the data-flow law watches.
-_WITH_ARRAYS += (f"cfsl.nets.{name}" for name in ("base", "convnet", "dense", "layers", "resnet12", "small_resnet"))
+_WITH_ARRAYS += (
+    f"cfsl.nets.{name}"
+    for name in ("base", "convnet", "dense", "layers", "resnet12", "small_resnet")
+)
 _WITH_ARRAYS += (f"cfsl.data.{name}" for name in _DATA_WITH_ARRAYS)
 jaxtyping.install_import_hook(_WITH_ARRAYS, "beartype.beartype")
 
@@ -43,21 +56,21 @@ def pytest_configure() -> None:
 
 
 _TOGETHER = {
-    "test_bench_rules": "bench",
-    "test_cli_rules": "cli",
-    "test_data_rules": "omniglot",
+    "test_bench": "bench",
+    "test_cli": "cli",
+    "test_data": "omniglot",
     "test_examples": "omniglot",
-    "test_glyphs_rules": "omniglot",
-    "test_isolation_rules": "isolation",
-    "test_perform_rules": "perform",
-    "test_ray_rules": "ray",
-    "test_ready_rules": "omniglot",
-    "test_report_rules": "report",
-    "test_sweep_rules": "sweep",
-    "test_task_rules": "omniglot",
-    "test_training_rules": "training",
-    "test_verify_rules": "verify",
-    "test_workers_rules": "workers",
+    "test_glyphs": "omniglot",
+    "test_isolation": "isolation",
+    "test_perform": "perform",
+    "test_ray": "ray",
+    "test_ready": "omniglot",
+    "test_report": "report",
+    "test_sweep": "sweep",
+    "test_tasks": "omniglot",
+    "test_training": "training",
+    "test_verify": "verify",
+    "test_workers": "workers",
 }
 """Files whose tests share what takes seconds to make: a group of files is run by one process, which makes it once."""
 
@@ -125,7 +138,10 @@ class Result(NamedTuple):
 
 @pytest.fixture
 def run(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, data_root: Path
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    data_root: Path,
 ) -> Callable[..., Result]:
     """Run the command in this process, in an empty folder."""
     import cfsl.cli

@@ -20,7 +20,8 @@ def test_the_first_example_prints_shapes_and_draws_a_picture(tmp_path, monkeypat
     monkeypatch.chdir(tmp_path)
     runpy.run_path(str(EXAMPLES / "first_task.py"))
     assert (
-        capsys.readouterr().out == "[(5, 1, 28, 28), (5, 1, 28, 28), (5, 1, 28, 28), (5, 1, 28, 28)] (50, 1, 28, 28)\n"
+        capsys.readouterr().out
+        == "[(5, 1, 28, 28), (5, 1, 28, 28), (5, 1, 28, 28), (5, 1, 28, 28)] (50, 1, 28, 28)\n"
     )
     with Image.open(tmp_path / "task17.png") as picture:
         assert picture.width > 500
@@ -36,14 +37,25 @@ def test_the_demo_trains_evaluates_and_leaves_cards_and_pictures(tmp_path, monke
     monkeypatch.setattr(os, "cpu_count", lambda: 1)  # one worker: each takes seconds to start
     demo = runpy.run_path(str(EXAMPLES / "demo.py"))
     learners = ("chance", "protonet", "joint", "pretrain_tune")
-    demo["main"](demo["Size"](data="glyphs-400x20", learners=learners, tuned_tasks=2, tasks=4, updates=1))
+    demo["main"](
+        demo["Size"](data="glyphs-400x20", learners=learners, tuned_tasks=2, tasks=4, updates=1)
+    )
     there = sorted(path.name for path in (tmp_path / "demo").iterdir())
     assert there == ["accuracy.png", "cards", "instance-clean.png", "instance-noise.png", "instance-occluded.png",
                      "report.html", "runs", "type-a.png", "type-b.png", "type-c.png", "type-d.png"]  # fmt: skip
-    cards = {path.stem: json.loads(path.read_text()) for path in (tmp_path / "demo" / "cards").glob("*.json")}
-    assert len(cards) == 5 * len(learners) == len(list((tmp_path / "demo" / "cards").glob("*.answers.npz")))
+    cards = {
+        path.stem: json.loads(path.read_text())
+        for path in (tmp_path / "demo" / "cards").glob("*.json")
+    }
+    assert (
+        len(cards)
+        == 5 * len(learners)
+        == len(list((tmp_path / "demo" / "cards").glob("*.answers.npz")))
+    )
     assert cards["chance-B"]["metrics"]["accuracy"]["mean"] == pytest.approx(1 / 15)
-    assert cards["protonet-B"]["checkpoint"]["step_macs"] > 0 < cards["pretrain_tune-D"]["peak_memory"]
+    assert (
+        cards["protonet-B"]["checkpoint"]["step_macs"] > 0 < cards["pretrain_tune-D"]["peak_memory"]
+    )
     said = capsys.readouterr().out
     assert all(name in said for name in learners) and "joint *" in said and "peak memory" in said
     assert str(tmp_path / "demo" / "report.html") in said.replace("\n", "")
@@ -68,7 +80,10 @@ def test_own_photos_go_from_a_folder_to_a_result_and_a_picture(tmp_path, monkeyp
     monkeypatch.chdir(tmp_path)
     example = runpy.run_path(str(EXAMPLES / "own_photos.py"))
     example["main"]()
-    accuracy = {name: float(share) for name, share in re.findall(r"(\w+) +([\d.]+) \+-", capsys.readouterr().out)}
+    accuracy = {
+        name: float(share)
+        for name, share in re.findall(r"(\w+) +([\d.]+) \+-", capsys.readouterr().out)
+    }
     assert accuracy.keys() == {"pixel_nn", "protonet"} and min(accuracy.values()) > 50
     with Image.open(tmp_path / "my-photos.png") as picture:
         assert picture.width > 500
@@ -76,7 +91,9 @@ def test_own_photos_go_from_a_folder_to_a_result_and_a_picture(tmp_path, monkeyp
     assert len(list((tmp_path / "photos").glob("*/*.png"))) == 120
 
 
-def test_cards_are_read_by_whatever_is_installed_and_all_readers_agree(tmp_path, monkeypatch, capsys):
+def test_cards_are_read_by_whatever_is_installed_and_all_readers_agree(
+    tmp_path, monkeypatch, capsys
+):
     monkeypatch.chdir(tmp_path)
     example = runpy.run_path(str(EXAMPLES / "reading_cards.py"))
     example["main"](ROOT / "results" / "omniglot")
@@ -89,7 +106,9 @@ def test_cards_are_read_by_whatever_is_installed_and_all_readers_agree(tmp_path,
         assert [tuple(row) for row in example[f"with_{name}"](tmp_path / "cards.csv")] == expected
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # newer Pythons warn of fork, PyTorch's default
+@pytest.mark.filterwarnings(
+    "ignore::DeprecationWarning"
+)  # newer Pythons warn of fork, PyTorch's default
 def test_a_training_loop_of_ones_own_reads_tasks_from_two_workers(capsys):
     example = runpy.run_path(str(EXAMPLES / "torch_dataloader.py"))
     example["main"](updates=3, workers=0)
@@ -111,7 +130,10 @@ def test_a_frozen_backbone_comes_in_from_a_file_and_leaves_a_card(run, tmp_path,
     assert verified.code == 0 and "in part" in verified.out
 
 
-PAGES = ["README.md", *(f"docs/{name}.md" for name in ("SPEC", "data", "data-flow", "adding-a-learner", "results"))]
+PAGES = [
+    "README.md",
+    *(f"docs/{name}.md" for name in ("SPEC", "data", "data-flow", "adding-a-learner", "results")),
+]
 
 
 @pytest.mark.parametrize("page", [*PAGES, "docs/design/architecture.md"])
@@ -127,14 +149,21 @@ def commands() -> list[str]:
     from cfsl.cli import app
 
     tree = typer.main.get_command(app)
-    return [f"{group} {name}" for group, sub in tree.commands.items() for name in getattr(sub, "commands", {"": None})]
+    return [
+        f"{group} {name}"
+        for group, sub in tree.commands.items()
+        for name in getattr(sub, "commands", {"": None})
+    ]
 
 
 def test_every_command_data_set_and_rule_is_documented():
     from cfsl.data.catalog import CATALOG
     from cfsl.learners.registry import LEARNERS
 
-    pages = "".join((ROOT / page).read_text() for page in ("README.md", "CHANGELOG.md", "docs/SPEC.md", "docs/data.md"))
+    pages = "".join(
+        (ROOT / page).read_text()
+        for page in ("README.md", "CHANGELOG.md", "docs/SPEC.md", "docs/data.md")
+    )
     assert [name for name in LEARNERS if f"`{name}`" not in pages] == []
     for command in commands():
         group, name = command.split(" ", 1)
@@ -145,8 +174,11 @@ def test_every_command_data_set_and_rule_is_documented():
 
 
 def test_every_numbered_rule_has_a_test_of_its_number():
-    rules = {int(n) for n in re.findall(r"^\*\*(\d+)\. ", (ROOT / "docs" / "SPEC.md").read_text(), re.MULTILINE)}
-    named = "".join(path.read_text() for path in Path(__file__).parent.glob("test_*.py"))
+    rules = {
+        int(n)
+        for n in re.findall(r"^\*\*(\d+)\. ", (ROOT / "docs" / "SPEC.md").read_text(), re.MULTILINE)
+    }
+    named = "".join(path.read_text() for path in Path(__file__).parent.rglob("test_*.py"))
     tested: set[int] = set()
     for numbers in re.findall(r"def test_rules?_((?:\d+_)+)", named):
         tested |= {int(n) for n in numbers.strip("_").split("_")}

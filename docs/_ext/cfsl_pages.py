@@ -24,15 +24,22 @@ def setup(app: Sphinx) -> dict[str, Any]:
     """Write the pages before the first one is read."""
     app.connect("builder-inited", lambda app: write_pages(Path(app.srcdir)))
     app.connect("source-read", _without_missing_pages)
-    app.connect("env-get-outdated", lambda app, env, added, changed, removed: ["index"])  # it tells what is there
-    app.connect("autodoc-process-docstring", lambda app, what, name, obj, options, lines: _as_rst(lines))
+    app.connect(
+        "env-get-outdated", lambda app, env, added, changed, removed: ["index"]
+    )  # it tells what is there
+    app.connect(
+        "autodoc-process-docstring", lambda app, what, name, obj, options, lines: _as_rst(lines)
+    )
     app.connect("autodoc-process-signature", _plain_signature)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
 
 
 def write_pages(docs: Path) -> None:
     """Write all generated pages; those of learners and commands that are gone are removed."""
-    others = {"changelog.md": (ROOT / "CHANGELOG.md").read_text("utf-8"), "measured.inc": measured(ROOT)}
+    others = {
+        "changelog.md": (ROOT / "CHANGELOG.md").read_text("utf-8"),
+        "measured.inc": measured(ROOT),
+    }
     pages = learner_pages(ROOT) | command_pages() | others
     folder = docs / GENERATED
     kept = {folder / name for name in pages}
@@ -71,14 +78,25 @@ def _as_rst(lines: list[str]) -> None:
 def _escaped(text: str) -> str:
     """Return prose in which stars and bars are stars and bars, outside of code."""
     parts = re.split(r"(`+[^`]*`+)", text)
-    return "".join(part if part.startswith("`") else part.replace("*", r"\*").replace("|", r"\|") for part in parts)
+    return "".join(
+        part if part.startswith("`") else part.replace("*", r"\*").replace("|", r"\|")
+        for part in parts
+    )
 
 
 def _plain_signature(
-    app: Sphinx, what: str, name: str, obj: object, options: object, signature: str | None, returned: str | None
+    app: Sphinx,
+    what: str,
+    name: str,
+    obj: object,
+    options: object,
+    signature: str | None,
+    returned: str | None,
 ) -> tuple[str | None, str | None]:
     """Leave bounds of numbers and made-up defaults out of signatures: the text says what they are."""
-    return (None if signature is None else without_annotated(signature.replace("<factory>", "..."))), returned
+    return (
+        None if signature is None else without_annotated(signature.replace("<factory>", "..."))
+    ), returned
 
 
 def without_annotated(text: str) -> str:

@@ -49,24 +49,42 @@ def walk(name: str, command: Any) -> Iterator[tuple[str, Any]]:
 def _page(name: str, command: Any) -> str:
     is_group = hasattr(command, "commands")
     head = f"# `cfsl {name}`\n\n{command.help or ''}\n\n" if is_group else ""
-    return head + "\n".join(_section(path, sub, "##" if is_group else "#") for path, sub in walk(name, command))
+    return head + "\n".join(
+        _section(path, sub, "##" if is_group else "#") for path, sub in walk(name, command)
+    )
 
 
 def _section(path: str, command: Any, mark: str) -> str:
     """Return what there is to know of one command."""
     arguments = [param for param in command.params if param.param_type_name == "argument"]
-    options = [param for param in command.params if param.param_type_name == "option" and not param.hidden]
-    usage = " ".join(["cfsl", path, *(_placeholder(argument) for argument in arguments), "[OPTIONS]"])
+    options = [
+        param for param in command.params if param.param_type_name == "option" and not param.hidden
+    ]
+    usage = " ".join(
+        ["cfsl", path, *(_placeholder(argument) for argument in arguments), "[OPTIONS]"]
+    )
     parts = [f"{mark} `cfsl {path}`\n", f"{command.help}\n", block(usage, "text")]
     if arguments:
-        parts.append(table({"argument": LEFT, "what it is": LEFT}, [_argument(argument) for argument in arguments]))
+        parts.append(
+            table(
+                {"argument": LEFT, "what it is": LEFT},
+                [_argument(argument) for argument in arguments],
+            )
+        )
     own = command.context_settings.get("default_map", {})
     for panel in dict.fromkeys(option.rich_help_panel for option in options):
         rows = [_option(option, own) for option in options if option.rich_help_panel == panel]
         parts.append(table({panel or "option": LEFT, "default": LEFT, "what it does": LEFT}, rows))
     if command.epilog:
-        examples = [line.strip() for line in command.epilog.split("\n") if line.strip().startswith(("Example", "cfsl"))]
-        shown = "\n".join(line.split(":", 1)[1].strip() if line.startswith("Example") else line for line in examples)
+        examples = [
+            line.strip()
+            for line in command.epilog.split("\n")
+            if line.strip().startswith(("Example", "cfsl"))
+        ]
+        shown = "\n".join(
+            line.split(":", 1)[1].strip() if line.startswith("Example") else line
+            for line in examples
+        )
         parts.append(block(shown.strip(), "console"))
     return "\n".join(parts)
 
@@ -86,7 +104,11 @@ def _option(option: Any, own_defaults: Mapping[str, Any]) -> list[str]:
     names = ", ".join(code(name) for name in (*option.opts, *option.secondary_opts))
     kind = "" if option.is_flag else f" {_kind(option)}"
     again = "; may be given several times" if option.multiple else ""
-    return [f"{names}{kind}", code(own_defaults.get(option.name) or _default(option)), f"{option.help or ''}{again}"]
+    return [
+        f"{names}{kind}",
+        code(own_defaults.get(option.name) or _default(option)),
+        f"{option.help or ''}{again}",
+    ]
 
 
 def _kind(option: Any) -> str:
@@ -94,7 +116,9 @@ def _kind(option: Any) -> str:
     annotation = option.type_descriptor.annotation
     if isinstance(annotation, type) and issubclass(annotation, Enum):
         return " / ".join(code(member.value) for member in annotation)
-    return {int: "N", float: "X", str: "TEXT"}.get(annotation, "PATH" if "Path" in str(annotation) else "TEXT")
+    return {int: "N", float: "X", str: "TEXT"}.get(
+        annotation, "PATH" if "Path" in str(annotation) else "TEXT"
+    )
 
 
 def _default(option: Any) -> str:

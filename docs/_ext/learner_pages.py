@@ -15,7 +15,10 @@ from equations import EQUATIONS
 from markup import LEFT, RIGHT, block, code, table
 
 FOLDER = "learners"
-SHARED = {"inner_loop.py": "cfsl.learners.inner_loop", "maml_high.py": "cfsl.learners.maml_high"}
+SHARED = {
+    "inner_loop.py": "cfsl.learners.maml.inner_loop",
+    "maml_high.py": "cfsl.learners.maml.maml_high",
+}
 """Files that a learner's own text points to; their texts come after it."""
 TRAINING = {
     "none": "nothing to train",
@@ -34,8 +37,13 @@ def learner_pages(root: Path) -> dict[str, str]:
     from cfsl.learners.registry import LEARNERS
 
     cards = cards_below(root / "results")
-    pages = {f"{FOLDER}/{name}.md": _page(name, entry, cards, root) for name, entry in LEARNERS.items()}
-    rows = [[f"[`{name}`]({name}.md)", entry.what, TRAINING[entry.training]] for name, entry in LEARNERS.items()]
+    pages = {
+        f"{FOLDER}/{name}.md": _page(name, entry, cards, root) for name, entry in LEARNERS.items()
+    }
+    rows = [
+        [f"[`{name}`]({name}.md)", entry.what, TRAINING[entry.training]]
+        for name, entry in LEARNERS.items()
+    ]
     contents = "\n".join(LEARNERS)
     pages[f"{FOLDER}/index.md"] = (
         "# Learners\n\nA page each, written from the learner's own file: what it is, where it departs from its paper, "
@@ -49,7 +57,7 @@ def learner_pages(root: Path) -> dict[str, str]:
 
 def cards_below(folder: Path) -> Cards:
     """Return all sound result cards below a folder, if there is one."""
-    from cfsl.results.collect import collected
+    from cfsl.cards.collect import collected
 
     return collected([folder]).cards if folder.is_dir() else {}
 
@@ -99,8 +107,13 @@ def with_headings(text: str) -> str:
 def _shared_texts(text: str, own: str) -> list[str]:
     """Return the texts that a learner's text points to, under a heading each."""
     told = {file: place for file, place in SHARED.items() if file in text and place != own}
-    texts = {file: inspect.getdoc(importlib.import_module(place)) or "" for file, place in told.items()}
-    return [f"## From `{file}`\n\n{with_headings(text).replace('## ', '### ')}" for file, text in texts.items()]
+    texts = {
+        file: inspect.getdoc(importlib.import_module(place)) or "" for file, place in told.items()
+    }
+    return [
+        f"## From `{file}`\n\n{with_headings(text).replace('## ', '### ')}"
+        for file, text in texts.items()
+    ]
 
 
 def _functions(learner: Any) -> str:
@@ -111,13 +124,18 @@ def _functions(learner: Any) -> str:
 
 
 def _fields(name: str, learner: Any) -> str:
-    fields = {field: getattr(learner, field) for field in type(learner).model_fields if field != "kind"}
+    fields = {
+        field: getattr(learner, field) for field in type(learner).model_fields if field != "kind"
+    }
     if not fields:
         return "None.\n"
     notes, kinds = attribute_notes(type(learner))
     rows = [[code(field), code(_value(value)), code(kinds.get(field, "")), notes.get(field, "")]
             for field, value in fields.items()]  # fmt: skip
-    changed = next((field for field, value in fields.items() if not hasattr(value, "model_dump")), next(iter(fields)))
+    changed = next(
+        (field for field, value in fields.items() if not hasattr(value, "model_dump")),
+        next(iter(fields)),
+    )
     return (
         f'Change one by `--set {changed}=VALUE`, or in Python by `find_learner("{name}").replace({changed}=...)`.\n\n'
         + table({"name": LEFT, "default": LEFT, "type": LEFT, "what it is": LEFT}, rows)
@@ -127,7 +145,11 @@ def _fields(name: str, learner: Any) -> str:
 def _value(value: Any) -> str:
     """Return a default in one line; a value with fields of its own by those."""
     if hasattr(value, "model_dump"):
-        own = ", ".join(f"{name}={_value(getattr(value, name))}" for name in type(value).model_fields if name != "kind")
+        own = ", ".join(
+            f"{name}={_value(getattr(value, name))}"
+            for name in type(value).model_fields
+            if name != "kind"
+        )
         return f"{type(value).__name__}({own})"
     return repr(value)
 
@@ -150,9 +172,11 @@ def attribute_notes(cls: type) -> tuple[dict[str, str], dict[str, str]]:
 
 def numbers(name: str, cards: Cards, root: Path) -> str:
     """Return the table of a learner's cards."""
-    from cfsl.results.table import row_of
+    from cfsl.cards.card_rows import row_of
 
-    own = {path: row_of(path, card) for path, card in cards.items() if card["learner"]["name"] == name}
+    own = {
+        path: row_of(path, card) for path, card in cards.items() if card["learner"]["name"] == name
+    }
     if not own:
         return "There is no card of it in `results/` yet.\n"
     head = {"data": LEFT, "tasks": LEFT, "accuracy": RIGHT, "cross-entropy": RIGHT, "ATM": RIGHT,
@@ -194,14 +218,23 @@ def _large(count: int | None) -> str:
 
 def _published(name: str) -> str:
     """Return what the papers printed, each number with how far it can be trusted."""
-    from cfsl.results.published import published
+    from cfsl.cards.published import published
 
     cells = [cell for cell in published() if cell.learner == name]
     if not cells:
         return ""
-    head = {"table": LEFT, "data": LEFT, "tasks": LEFT, "accuracy": RIGHT, "status": LEFT, "why": LEFT}
+    head = {
+        "table": LEFT,
+        "data": LEFT,
+        "tasks": LEFT,
+        "accuracy": RIGHT,
+        "status": LEFT,
+        "why": LEFT,
+    }
     shown = table(head, _grouped(cells))
-    return f"## What the papers printed\n\nSee [errata](../../errata.md) for the evidence.\n\n{shown}"
+    return (
+        f"## What the papers printed\n\nSee [errata](../../errata.md) for the evidence.\n\n{shown}"
+    )
 
 
 def _place(cell: Any) -> str:
@@ -215,5 +248,8 @@ def _grouped(cells: Iterable[Any]) -> Iterator[list[str]]:
     for cell in cells:
         found.setdefault((_place(cell), cell.data, cell.status, cell.reason), []).append(cell)
     for (where, data, status, reason), alike in found.items():
-        columns, accuracies = [cell.column for cell in alike], [f"{100 * cell.accuracy:.2f}" for cell in alike]
+        columns, accuracies = (
+            [cell.column for cell in alike],
+            [f"{100 * cell.accuracy:.2f}" for cell in alike],
+        )
         yield [where, data, ", ".join(columns), " / ".join(accuracies), status, reason]

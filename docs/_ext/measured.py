@@ -9,7 +9,14 @@ from typing import Any
 from learner_pages import cards_below
 from markup import LEFT, RIGHT, code, table
 
-HEAD = {"learner": LEFT, "data": LEFT, "tasks": LEFT, "published": RIGHT, "ours": RIGHT, "card": LEFT}
+HEAD = {
+    "learner": LEFT,
+    "data": LEFT,
+    "tasks": LEFT,
+    "published": RIGHT,
+    "ours": RIGHT,
+    "card": LEFT,
+}
 FULL = 600
 """Tasks of a card that can be set beside a paper's table."""
 
@@ -29,8 +36,8 @@ def measured(root: Path) -> str:
 
 def _rows(root: Path, status: str) -> Iterator[list[str]]:
     """Yield the rows of one table, in the order of the papers' columns."""
-    from cfsl.results.published import published
-    from cfsl.results.table import row_of
+    from cfsl.cards.card_rows import row_of
+    from cfsl.cards.published import published
 
     cards = [(path, row_of(path, card)) for path, card in cards_below(root / "results").items()]
     for cell in published():

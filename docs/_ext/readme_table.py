@@ -31,22 +31,34 @@ def readme_table(root: Path) -> str:
     from cfsl.presets.board import Found, boards
 
     found = [Found(str(path), card) for path, card in cards_below(root / "results").items()]
-    board = next(board for board in boards(found) if (board.suite, board.data, board.splits, board.profile) == BOARD)
+    board = next(
+        board
+        for board in boards(found)
+        if (board.suite, board.data, board.splits, board.profile) == BOARD
+    )
     return table({"": LEFT, **dict.fromkeys(TYPES, LEFT)}, _rows(board.rows))
 
 
 def _rows(learners: Mapping[str, Mapping[str, Any]]) -> Iterator[list[str]]:
     """Yield a row for every learner, and one below it for what was published."""
+    from cfsl.cards.published import published_cell
     from cfsl.report.tables import entry_of
-    from cfsl.results.published import published_cell
 
     ours = {
-        learner: {column: entry_of([one.card for one in cards], None).mean for column, cards in columns.items()}
+        learner: {
+            column: entry_of([one.card for one in cards], None).mean
+            for column, cards in columns.items()
+        }
         for learner, columns in learners.items()
     }
     for learner, row in sorted(ours.items(), key=lambda item: -item[1]["D4"]):
-        yield [code(learner), *_joined({column: f"{100 * mean:.2f}" for column, mean in row.items()})]
-        cells = {column: published_cell("table1", "omniglot", learner, column) for column in COLUMNS}
+        yield [
+            code(learner),
+            *_joined({column: f"{100 * mean:.2f}" for column, mean in row.items()}),
+        ]
+        cells = {
+            column: published_cell("table1", "omniglot", learner, column) for column in COLUMNS
+        }
         theirs = {column: _printed(cell) for column, cell in cells.items() if cell}
         if theirs:
             yield ["published", *_joined(theirs)]

@@ -15,7 +15,9 @@ Covered = Float32[np.ndarray, " targets"]
 """The fraction of an image's values (noise) or pixels (occlusion) that was truly replaced."""
 
 
-def corrupt(images: Images, corruption: Noise | Occlusion, *, stream: Stream, task: int) -> tuple[Images, Covered]:
+def corrupt(
+    images: Images, corruption: Noise | Occlusion, *, stream: Stream, task: int
+) -> tuple[Images, Covered]:
     """Return corrupted copies of a task's targets, and how much of each was covered.
 
     Target i of task t always gets the same noise; a larger fraction covers what a smaller one covers.
@@ -39,7 +41,9 @@ def _add_noise(
     replaced = _floor(fraction, count)
     words = stream.words(rows, lanes, 2 * count).T
     where = full_shuffle(words[:, :count])[:, :replaced]
-    values = (words[:, count : count + replaced] >> np.uint64(8)).astype(np.float32) * np.float32(2.0**-24)
+    values = (words[:, count : count + replaced] >> np.uint64(8)).astype(np.float32) * np.float32(
+        2.0**-24
+    )
     noisy = images.reshape(len(images), -1).copy()
     np.put_along_axis(noisy, where, values, axis=1)
     return noisy.reshape(images.shape), np.full(len(images), replaced / count, np.float32)
@@ -68,7 +72,9 @@ def _floor(fraction: float, whole: int) -> int:
     return int(Decimal(repr(fraction)) * whole)
 
 
-def _centres(uniform: Float32[np.ndarray, " targets"], radius: int, length: int) -> Int64[np.ndarray, " targets"]:
+def _centres(
+    uniform: Float32[np.ndarray, " targets"], radius: int, length: int
+) -> Int64[np.ndarray, " targets"]:
     """Place the centre uniformly from radius up to length - radius, so that the occluder lies inside the image.
 
     When it does not fit, the two bounds change places.

@@ -94,4 +94,6 @@ def lookup(table: Mapping[str, T], name: str, what: str) -> T:
         return table[name]
     except KeyError:
         known = ", ".join(table)
-        raise UnknownNameError(f"there is no {what} '{name}'{did_you_mean(name, table)} Known: {known}.") from None
+        raise UnknownNameError(
+            f"there is no {what} '{name}'{did_you_mean(name, table)} Known: {known}."
+        ) from None

@@ -168,7 +168,14 @@ class TaskSpec(FrozenSpec):
     @classmethod
     def instance(cls, nss: int = 4, k_shot: int = 5, **fields: Any) -> Self:
         """Return the instance test: every image is a label of its own and comes back as a target."""
-        own: dict[str, Any] = {"kind": "instance", "nss": nss, "cci": nss, "k_shot": k_shot, "n_way": 1, "k_target": 1}
+        own: dict[str, Any] = {
+            "kind": "instance",
+            "nss": nss,
+            "cci": nss,
+            "k_shot": k_shot,
+            "n_way": 1,
+            "k_target": 1,
+        }
         return cls(**own | {"target_rule": "same_images"} | fields)
 
     @property
@@ -246,7 +253,9 @@ class TaskSpec(FrozenSpec):
         Overwriting changes labels and corruption changes pixels, but neither changes the draw, so that such
         tasks can be compared pairwise; a CCI above NSS is the CCI in force.
         """
-        fields = self.model_dump(mode="json", exclude={"overwrite", "corruption"}) | {"cci": self.interval}
+        fields = self.model_dump(mode="json", exclude={"overwrite", "corruption"}) | {
+            "cci": self.interval
+        }
         return json.dumps(fields, sort_keys=True, separators=(",", ":"))
 
 

@@ -18,7 +18,9 @@ from cfsl.spec import TaskSpec
 from report_cards import card, cards_of
 
 pytestmark = pytest.mark.browser
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+CHROMIUM = (
+    shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+)
 WICKED = "<script>alert(1)</script>"
 DOT = "data:image/gif;base64,R0lGODlhAQABAAAAACH5BAEKAAEALAAAAAABAAEAAAICTAEAOw=="
 
@@ -27,14 +29,26 @@ def _material() -> Material:
     learners = ["pretrain_tune", "protonet", "sca", "joint", WICKED]
     cards = [*cards_of("table1", learners), *cards_of("instance", learners[:2])]
     cards += [
-        Found(f"cards/seed-{seed}.json", card("maml_low", TaskSpec.type_b(3), 0.6, seed=seed)) for seed in range(3)
+        Found(f"cards/seed-{seed}.json", card("maml_low", TaskSpec.type_b(3), 0.6, seed=seed))
+        for seed in range(3)
     ]
     cards += [Found("cards/smoke.json", card("protonet", TaskSpec.type_b(3), 0.3, profile="smoke"))]
     matrix = np.array([[0.9, np.nan, np.nan], [0.5, 0.9, np.nan], [0.2, 0.4, 0.9]])
-    evidence = {one.path: Evidence("ok", (), None, matrix) for one in cards if one.card["tasks"]["task_type"] == "B"}
+    evidence = {
+        one.path: Evidence("ok", (), None, matrix)
+        for one in cards
+        if one.card["tasks"]["task_type"] == "B"
+    }
     asked = [Asked(DOT, 0, 0), Asked(DOT, 1, 0)]
     answered = Answered(
-        "omniglot", "quick", "B3", "type B", 0, asked, {0: [DOT], 1: [DOT]}, {"protonet": [0, 0], WICKED: [0, 1]}
+        "omniglot",
+        "quick",
+        "B3",
+        "type B",
+        0,
+        asked,
+        {0: [DOT], 1: [DOT]},
+        {"protonet": [0, 0], WICKED: [0, 1]},
     )
     picture = TaskPicture("omniglot", "B3", "type B", DOT, 900, 400)
     return Material([f"results {WICKED}"], cards, evidence, pictures=[picture], answered=[answered])
@@ -64,8 +78,12 @@ def opened(browser, address):
     contexts, troubles = [], []
 
     def open_page(width: int = 1280, height: int = 900, scheme: str = "light", place: str = ""):
-        context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=scheme)
-        context.route("http*://**", lambda route: (troubles.append(route.request.url), route.abort()))
+        context = browser.new_context(
+            viewport={"width": width, "height": height}, color_scheme=scheme
+        )
+        context.route(
+            "http*://**", lambda route: (troubles.append(route.request.url), route.abort())
+        )
         shown = context.new_page()
         shown.on("console", lambda message: troubles.append(f"{message.type}: {message.text}"))
         shown.on("pageerror", lambda error: troubles.append(str(error)))
@@ -100,7 +118,9 @@ def test_a_column_is_sorted_by_its_button_and_says_so(opened):
 def test_learners_columns_marks_and_profiles_can_be_left_out(opened):
     shown = opened()
     shown.get_by_label("learner", exact=True).first.fill("PROTO")
-    assert set(_names(shown)) == {"protonet"} and "rows" in shown.locator("#filter-state").inner_text()
+    assert (
+        set(_names(shown)) == {"protonet"} and "rows" in shown.locator("#filter-state").inner_text()
+    )
     shown.get_by_label("learner", exact=True).first.fill("")
     shown.get_by_label("transductive").select_option("no")
     assert "sca" not in _names(shown)
@@ -119,7 +139,9 @@ def test_learners_columns_marks_and_profiles_can_be_left_out(opened):
 def test_bold_is_the_best_of_those_that_are_left_when_transductive_learners_are_out(opened):
     shown = opened()
     weight = "element => getComputedStyle(element.querySelector('.mean')).fontWeight"
-    bold = lambda name: shown.locator(f'#board-1 tr[data-learner="{name}"] td[data-column=D8] a').evaluate(weight)  # noqa: E731
+    bold = lambda name: shown.locator(
+        f'#board-1 tr[data-learner="{name}"] td[data-column=D8] a'
+    ).evaluate(weight)  # noqa: E731
     assert bold(WICKED) == "800" and bold("protonet") == "400" and bold("joint") == "400"
 
 
@@ -191,7 +213,9 @@ def test_all_of_it_works_by_keyboard(opened):
 def test_a_learner_called_like_a_script_is_text(opened):
     shown = opened()
     assert shown.locator("#board-1 tbody th", has_text=WICKED).count() == 1
-    shown.locator("#board-1 tr:last-child a, #board-1 tbody tr", has_text=WICKED).locator("a").first.click()
+    shown.locator("#board-1 tr:last-child a, #board-1 tbody tr", has_text=WICKED).locator(
+        "a"
+    ).first.click()
     assert WICKED in shown.get_by_role("dialog").inner_text()
     shown.keyboard.press("Escape")
     shown.locator("#answers-learner").select_option(WICKED)
@@ -230,18 +254,41 @@ CONTRAST = """selector => {
   return (high + 0.05) / (low + 0.05);
 }"""
 TEXTS = (
-    *("h1", ".lead", "nav a", ".note", ".legend", ".badge", ".num .mean", ".num .ci", ".num.best .mean", "pre"),
-    *("button.published", ".sound i", ".superseded i", "thead button", "figcaption", ".verdict", "footer p"),
+    *(
+        "h1",
+        ".lead",
+        "nav a",
+        ".note",
+        ".legend",
+        ".badge",
+        ".num .mean",
+        ".num .ci",
+        ".num.best .mean",
+        "pre",
+    ),
+    *(
+        "button.published",
+        ".sound i",
+        ".superseded i",
+        "thead button",
+        "figcaption",
+        ".verdict",
+        "footer p",
+    ),
 )
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_text_can_be_read_in_light_and_in_dark(opened, tmp_path, scheme):
     shown = opened(scheme=scheme)
-    low = {text: round(ratio, 2) for text in TEXTS if (ratio := shown.evaluate(CONTRAST, text)) < 4.5}
+    low = {
+        text: round(ratio, 2) for text in TEXTS if (ratio := shown.evaluate(CONTRAST, text)) < 4.5
+    }
     assert low == {}
     colour = shown.locator(".plot text").first.evaluate("element => getComputedStyle(element).fill")
-    assert colour == shown.evaluate("getComputedStyle(document.body).color"), "figures follow light and dark"
+    assert colour == shown.evaluate("getComputedStyle(document.body).color"), (
+        "figures follow light and dark"
+    )
     shown.screenshot(path=tmp_path / f"{scheme}.png")
     assert (tmp_path / f"{scheme}.png").stat().st_size > 10_000
 
@@ -259,7 +306,9 @@ def test_a_served_page_shows_itself_again_when_cards_arrive(browser):
     material, state = _material(), {"cards": 3}
 
     def build() -> str:
-        return page(replace(material, cards=material.cards[: state["cards"]], live=True, evidence={}))
+        return page(
+            replace(material, cards=material.cards[: state["cards"]], live=True, evidence={})
+        )
 
     running = server(Built(build, lambda: str(state["cards"])), 0)
     thread = threading.Thread(target=running.serve_forever)

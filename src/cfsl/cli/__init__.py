@@ -8,7 +8,18 @@ from typing import Annotated, Any
 import typer
 
 from cfsl import __version__
-from cfsl.cli import bench, choosing, data, learning, reporting, results, sweep, tasks, training, verifying
+from cfsl.cli import (
+    bench,
+    choosing,
+    data,
+    evaluation,
+    reporting,
+    results,
+    sweep,
+    tasks,
+    training,
+    verification,
+)
 from cfsl.cli.console import complain, drop_output, open_streams, say
 from cfsl.errors import CfslError
 
@@ -27,14 +38,15 @@ app = typer.Typer(
 )
 app.add_typer(data.app, name="data")
 app.add_typer(tasks.app, name="tasks")
-app.command("learners", epilog="Example: cfsl learners")(learning.learners)
-app.command("train", epilog="Example: cfsl train protonet --data omniglot --type B --nss 3 --set metric=cosine")(
-    training.train
-)
+app.command("learners", epilog="Example: cfsl learners")(evaluation.learners)
+app.command(
+    "train",
+    epilog="Example: cfsl train protonet --data omniglot --type B --nss 3 --set metric=cosine",
+)(training.train)
 app.command(
     "eval",
     epilog="Example: cfsl eval protonet --data omniglot --type B --nss 3 --checkpoint runs/protonet-omniglot-short",
-)(learning.evaluate)
+)(evaluation.evaluate)
 app.command(
     "choose",
     context_settings={"default_map": {"split": choosing.SPLIT}},
@@ -47,19 +59,25 @@ app.command(
     epilog="Example: cfsl sweep pretrain_tune_replay --data omniglot --type D --vary b=1,2,4 --vary p=5,10,20 "
     "--method univariate",
 )(sweep.sweep)
-app.command("bench", epilog="Example: cfsl bench table1 --data omniglot --learners protonet,pretrain_tune --plan")(
-    bench.bench
-)
-app.command("verify", epilog="Example: cfsl verify results --strict")(verifying.verify)
-app.command("compare", epilog="Example: cfsl compare cards/protonet-B3.json cards/multiproto-B3.json")(
-    verifying.compare
-)
+app.command(
+    "bench",
+    epilog="Example: cfsl bench table1 --data omniglot --learners protonet,pretrain_tune --plan",
+)(bench.bench)
+app.command("verify", epilog="Example: cfsl verify results --strict")(verification.verify)
+app.command(
+    "compare", epilog="Example: cfsl compare cards/protonet-B3.json cards/multiproto-B3.json"
+)(verification.compare)
 app.add_typer(results.app, name="results")
-app.command("report", epilog="Example: cfsl report bench results --out report.html")(reporting.report)
-app.command("table", epilog="Example: cfsl table table1 bench --data omniglot --format latex --out table1.tex")(
-    reporting.table
+app.command("report", epilog="Example: cfsl report bench results --out report.html")(
+    reporting.report
 )
-app.command("figure", epilog="Example: cfsl figure figure3 bench --data omniglot --out figure3.pdf")(reporting.figure)
+app.command(
+    "table",
+    epilog="Example: cfsl table table1 bench --data omniglot --format latex --out table1.tex",
+)(reporting.table)
+app.command(
+    "figure", epilog="Example: cfsl figure figure3 bench --data omniglot --out figure3.pdf"
+)(reporting.figure)
 
 
 def _print_version(wanted: bool) -> None:
@@ -71,7 +89,10 @@ def _print_version(wanted: bool) -> None:
 @app.callback()
 def options(
     version: Annotated[
-        bool, typer.Option("--version", is_eager=True, callback=_print_version, help="Print the version and exit.")
+        bool,
+        typer.Option(
+            "--version", is_eager=True, callback=_print_version, help="Print the version and exit."
+        ),
     ] = False,
 ) -> None:
     """The benchmark for continual few-shot learning."""

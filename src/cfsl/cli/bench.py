@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cfsl.cli.console import complain, print_json, say, working
-from cfsl.cli.hyper import known_precision, listed, look_in_current_folder, slow_precision
+from cfsl.cli.option_values import known_precision, listed, look_in_current_folder, slow_precision
 from cfsl.errors import CfslError, SpecError, lookup
 
 if TYPE_CHECKING:
     from cfsl.engine.bench import Plan
+    from cfsl.engine.bench_folder import Shelf
     from cfsl.engine.schedule import Crew, Ending, Event
-    from cfsl.engine.shelf import Shelf
     from cfsl.engine.steps import Step
     from cfsl.presets.cells import Cell
 
@@ -42,34 +42,57 @@ def bench(
             help="smoke (minutes), quick (an evening on two cores; the default), strong (stages) or paper (published)."
         ),
     ] = None,
-    data: Annotated[str | None, typer.Option(help="Data sets, with commas; default: the suite's.")] = None,
-    splits: Annotated[str | None, typer.Option(help="Split file of the data set: a name, or a path.")] = None,
-    learners: Annotated[str | None, typer.Option(help="Learners, with commas; default: the suite's.")] = None,
-    columns: Annotated[str | None, typer.Option(help="Columns, with commas, such as B3,D4; default: all.")] = None,
-    seeds: Annotated[int | None, typer.Option(help="Training seeds, instead of the profile's.", min=1)] = None,
-    tasks: Annotated[int | None, typer.Option(help="Test tasks a cell, instead of the profile's.", min=1)] = None,
+    data: Annotated[
+        str | None, typer.Option(help="Data sets, with commas; default: the suite's.")
+    ] = None,
+    splits: Annotated[
+        str | None, typer.Option(help="Split file of the data set: a name, or a path.")
+    ] = None,
+    learners: Annotated[
+        str | None, typer.Option(help="Learners, with commas; default: the suite's.")
+    ] = None,
+    columns: Annotated[
+        str | None, typer.Option(help="Columns, with commas, such as B3,D4; default: all.")
+    ] = None,
+    seeds: Annotated[
+        int | None, typer.Option(help="Training seeds, instead of the profile's.", min=1)
+    ] = None,
+    tasks: Annotated[
+        int | None, typer.Option(help="Test tasks a cell, instead of the profile's.", min=1)
+    ] = None,
     settings: Annotated[
-        list[Path] | None, typer.Option(help="Hyper-parameters of a learner, as 'cfsl sweep' writes them.")
+        list[Path] | None,
+        typer.Option(help="Hyper-parameters of a learner, as 'cfsl sweep' writes them."),
     ] = None,
     precision: Annotated[
-        str | None, typer.Option(help="What maps are computed in while training: float32 (usual) or bfloat16.")
+        str | None,
+        typer.Option(help="What maps are computed in while training: float32 (usual) or bfloat16."),
     ] = None,
-    out: Annotated[Path, typer.Option(help="Folder for cards and training runs; what is there is not redone.")] = Path(
-        "bench"
-    ),
+    out: Annotated[
+        Path, typer.Option(help="Folder for cards and training runs; what is there is not redone.")
+    ] = Path("bench"),
     engine: Annotated[
-        str | None, typer.Option(help="local, processes (default where there are several cores) or ray (a cluster).")
+        str | None,
+        typer.Option(
+            help="local, processes (default where there are several cores) or ray (a cluster)."
+        ),
     ] = None,
-    workers: Annotated[int | None, typer.Option(help="Steps at once; default: the cores.", min=1)] = None,
-    address: Annotated[str | None, typer.Option(help="Of a Ray cluster; default: one on this machine.")] = None,
-    plan: Annotated[bool, typer.Option("--plan", help="Only say what there is to do, and how long it takes.")] = False,
+    workers: Annotated[
+        int | None, typer.Option(help="Steps at once; default: the cores.", min=1)
+    ] = None,
+    address: Annotated[
+        str | None, typer.Option(help="Of a Ray cluster; default: one on this machine.")
+    ] = None,
+    plan: Annotated[
+        bool, typer.Option("--plan", help="Only say what there is to do, and how long it takes.")
+    ] = False,
     retry: Annotated[bool, typer.Option("--retry", help="Try again what failed before.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print JSON for programs.")] = False,
 ) -> None:
     """Run a table or figure of the papers: train, evaluate, and show ours beside theirs. Stop and go on at any time."""
     from cfsl.engine.bench import planned, run_plan
+    from cfsl.engine.bench_folder import Shelf
     from cfsl.engine.estimate import Times
-    from cfsl.engine.shelf import Shelf
     from cfsl.presets.cells import Request, cells_of, runs_of
 
     signal.signal(signal.SIGTERM, _stop)
@@ -103,9 +126,13 @@ def bench(
     if not prepared.runs:
         raise CfslError(f"nothing can be run: {'; '.join(reason for reason, _ in _reasons(cells))}")
     times = Times.of(shelf)
-    prepared.steps.sort(key=lambda step: -times.seconds(step) if step.kind == "train" else 0.0)  # the longest first
+    prepared.steps.sort(
+        key=lambda step: -times.seconds(step) if step.kind == "train" else 0.0
+    )  # the longest first
     left = len(prepared.runs) - len(prepared.done)
-    aside = redirect_stdout(sys.stderr) if json else nullcontext()  # a learner of your own may print
+    aside = (
+        redirect_stdout(sys.stderr) if json else nullcontext()
+    )  # a learner of your own may print
     with working(left, partial(_result, shelf), quiet=json) as watch, aside:
         ending = run_plan(prepared, shelf, lambda: hire(shelf, watch), watch)
     _say_end(cells, ending, shelf, json=json)
@@ -115,9 +142,9 @@ def bench(
 
 def _result(shelf: Shelf, step: Step) -> str:
     """Say what came out of a step."""
+    from cfsl.cards.card import read_card
+    from cfsl.cards.card_rows import percent
     from cfsl.report.tables import headline
-    from cfsl.results.card import read_card
-    from cfsl.results.table import percent
 
     if step.kind != "card":
         return f"{step.label}: done"
@@ -155,14 +182,22 @@ def _crew(engine: str | None, workers: int | None, address: str | None) -> Hire:
     """Return what starts the workers of an engine."""
     import os
 
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = (
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )
     count = workers or cores
     name = engine or ("processes" if count > 1 else "local")
     if address is not None and name != "ray":
         raise SpecError(f"--address is that of a Ray cluster; give --engine ray, not {name}")
     if name == "local" and workers is not None and workers > 1:
-        raise SpecError(f"--engine local does one step at a time, not {workers}; use --engine processes")
-    engines: dict[str, Hire] = {"local": _local, "processes": _processes(count), "ray": _ray(workers, address)}
+        raise SpecError(
+            f"--engine local does one step at a time, not {workers}; use --engine processes"
+        )
+    engines: dict[str, Hire] = {
+        "local": _local,
+        "processes": _processes(count),
+        "ray": _ray(workers, address),
+    }
     return lookup(engines, name, "engine")
 
 
@@ -183,7 +218,7 @@ def _processes(count: int) -> Hire:
 
 def _ray(count: int | None, address: str | None) -> Hire:
     def hire(shelf: Shelf, watch: Callable[[Event], None]) -> Crew:
-        from cfsl.engine.ray_cluster import RayCrew
+        from cfsl.engine.ray.cluster import RayCrew
 
         return RayCrew(shelf, count, address)
 
@@ -211,7 +246,13 @@ def _say_plan(cells: list[Cell], plan: Plan, shelf: Shelf, *, json: bool) -> Non
     }
     if json:
         rows = [
-            {"suite": c.suite, "data": c.data, "learner": c.learner, "column": c.column, "seed": c.seed}
+            {
+                "suite": c.suite,
+                "data": c.data,
+                "learner": c.learner,
+                "column": c.column,
+                "seed": c.seed,
+            }
             | {"state": state, "why": why, "run": None if c.run is None else c.run.hash}
             for c, state, why in lines
         ]
@@ -220,9 +261,13 @@ def _say_plan(cells: list[Cell], plan: Plan, shelf: Shelf, *, json: bool) -> Non
     for text in _plan_lines(lines):
         say(text)
     for training in trainings(plan.steps):
-        say(f"train {training.spec.name}: {_schedule(training.spec.training)}, {_hours(seconds[training.name])}")
+        say(
+            f"train {training.spec.name}: {_schedule(training.spec.training)}, {_hours(seconds[training.name])}"
+        )
     counts = ", ".join(f"{count} {state}" for state, count in states.items())
-    say(f"{len(cells)} cells: {counts}; {summary['trainings']} trainings, {summary['pieces']} pieces of evaluation")
+    say(
+        f"{len(cells)} cells: {counts}; {summary['trainings']} trainings, {summary['pieces']} pieces of evaluation"
+    )
     if plan.failed:
         say(f"{len(plan.failed)} steps failed before; --retry tries them again")
     say(f"about {_hours(total)} on one core, {_hours(total / 2)} on two ({times.source})")
@@ -236,7 +281,11 @@ def _state(cell: Cell, done: set[str], plan: Plan) -> str:
     if cell.run.hash in done:
         return "done"
     gone = plan.failed.keys() | plan.blocked.keys()
-    return "failed before" if gone and any(step.name in gone for step in steps_of([cell.run])) else "to do"
+    return (
+        "failed before"
+        if gone and any(step.name in gone for step in steps_of([cell.run]))
+        else "to do"
+    )
 
 
 def _plan_lines(lines: list[tuple[Cell, str, str]]) -> Iterator[str]:
@@ -282,7 +331,9 @@ def _say_end(cells: list[Cell], ending: Ending, shelf: Shelf, *, json: bool) -> 
     for reason, names in _reasons(cells):
         say(f"not applicable: {', '.join(names)}: {reason}")
     for name, error in ending.failed.items():
-        complain(f"{name} failed: {error} (trace in {shelf.folder / 'failed' / name}.json; --retry tries again)")
+        complain(
+            f"{name} failed: {error} (trace in {shelf.folder / 'failed' / name}.json; --retry tries again)"
+        )
     for name, cause in ending.blocked.items():
         complain(f"{name} was not run, since {cause} failed")
     say(f"cards are in {shelf.folder / 'cards'}")

@@ -6,13 +6,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from cfsl.engine.shelf import Shelf
+from cfsl.cards.card import read_card
+from cfsl.cards.published import published_cell
+from cfsl.engine.bench_folder import Shelf
 from cfsl.errors import CardError
 from cfsl.presets.cells import Cell
 from cfsl.presets.suites import SUITES
 from cfsl.report.tables import LEGEND, TOGETHER, Entry, entry_of, text_table
-from cfsl.results.card import read_card
-from cfsl.results.published import published_cell
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,9 @@ class SuiteTable:
 def tables_of(cells: list[Cell], shelf: Shelf) -> list[SuiteTable]:
     """Put the cards that are there into the tables of their suites."""
     names = dict.fromkeys((cell.suite, cell.data) for cell in cells)
-    return [_table([cell for cell in cells if (cell.suite, cell.data) == name], shelf) for name in names]
+    return [
+        _table([cell for cell in cells if (cell.suite, cell.data) == name], shelf) for name in names
+    ]
 
 
 def _table(cells: list[Cell], shelf: Shelf) -> SuiteTable:

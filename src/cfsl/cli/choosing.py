@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cfsl.cli.console import counting, print_json, say
-from cfsl.cli.hyper import parsed_change, parsed_value, written_change
-from cfsl.cli.learning import (
+from cfsl.cli.evaluation import (
     Changes,
     Json,
     Name,
@@ -23,9 +22,10 @@ from cfsl.cli.learning import (
     checkpoint_notes,
     weights_for,
 )
-from cfsl.cli.setting import Setting, takes_setting
+from cfsl.cli.option_values import parsed_change, parsed_value, written_change
+from cfsl.cli.task_options import Setting, takes_setting
 from cfsl.errors import SpecError
-from cfsl.learners.changes import changed
+from cfsl.learners.overrides import changed
 
 if TYPE_CHECKING:
     from cfsl.data.tasks import Tasks
@@ -41,11 +41,18 @@ def choose(
     setting: Setting,
     learner: Name,
     tries: Annotated[
-        list[str], typer.Option("--try", help="A hyper-parameter and the values to try, such as strength=0,10,100.")
+        list[str],
+        typer.Option(
+            "--try", help="A hyper-parameter and the values to try, such as strength=0,10,100."
+        ),
     ],
-    checkpoint: Annotated[Path | None, typer.Option(help="Folder of a training run, or a weights file.")] = None,
+    checkpoint: Annotated[
+        Path | None, typer.Option(help="Folder of a training run, or a weights file.")
+    ] = None,
     tasks: Annotated[int, typer.Option(help="How many tasks.", min=1)] = 100,
-    out: Annotated[Path | None, typer.Option(help="Where to write all that was tried (.json).")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Where to write all that was tried (.json).")
+    ] = None,
     changes: Changes = None,
     json: Json = False,
 ) -> None:
@@ -56,7 +63,9 @@ def choose(
     candidates = [(values, changed(built, values)) for values in combinations(tries, changes or [])]
     chosen_tasks = setting.tasks(range(tasks))
     traces = []
-    with counting(f"trying {len(candidates)} x {learner}", len(candidates) * tasks, "tasks") as progress:
+    with counting(
+        f"trying {len(candidates)} x {learner}", len(candidates) * tasks, "tasks"
+    ) as progress:
         for _, candidate in candidates:
             meta = weights_for(learner, candidate, checkpoint, chosen_tasks)
             traces.append(_trace(candidate, chosen_tasks, meta, progress))
@@ -104,20 +113,29 @@ def combinations(tries: list[str], changes: list[str]) -> list[dict[str, Any]]:
         if not sign or not name:
             raise SpecError(f"--try {text} is not of the form name=value,value")
         if name in values:
-            raise SpecError(f"--try {name} is given twice; give all its values at once, as {name}=value,value")
+            raise SpecError(
+                f"--try {name} is given twice; give all its values at once, as {name}=value,value"
+            )
         if name in fixed:
             raise SpecError(f"{name} is both given by --set and to be tried; leave out one of them")
         values[name] = _listed(name, listed)
     count = math.prod(len(several) for several in values.values())
     if count > _MOST_COMBINATIONS:
-        raise SpecError(f"{count} combinations are too many to try; give fewer values, {_MOST_COMBINATIONS} at most")
-    return [dict(zip(values, combination, strict=True)) for combination in itertools.product(*values.values())]
+        raise SpecError(
+            f"{count} combinations are too many to try; give fewer values, {_MOST_COMBINATIONS} at most"
+        )
+    return [
+        dict(zip(values, combination, strict=True))
+        for combination in itertools.product(*values.values())
+    ]
 
 
 def _listed(name: str, text: str) -> list[Any]:
     """Read values between commas: JSON, whose lists have commas of their own, or words."""
     read = parsed_value(f"[{text}]")
-    values = read if isinstance(read, list) else [parsed_value(part.strip()) for part in text.split(",")]
+    values = (
+        read if isinstance(read, list) else [parsed_value(part.strip()) for part in text.split(",")]
+    )
     if not values or "" in values:
         raise SpecError(f"--try {name}={text} has an empty value; write {name}=value,value")
     for position, value in enumerate(values):
@@ -138,7 +156,17 @@ def ranked(combinations: list[dict[str, Any]], traces: list[Trace]) -> list[Trie
     for number, (values, trace) in enumerate(zip(combinations, traces, strict=True)):
         paired = compare(trace, traces[best])
         summary = asdict(accuracies[number])
-        tried.append(Tried(values, summary, paired.difference, paired.ci95, paired.p, atm(trace).total, number == best))
+        tried.append(
+            Tried(
+                values,
+                summary,
+                paired.difference,
+                paired.ci95,
+                paired.p,
+                atm(trace).total,
+                number == best,
+            )
+        )
     return tried
 
 
@@ -158,11 +186,18 @@ def _say_table(learner: str, tried: list[Tried], tasks: Tasks) -> None:
     widths = [max(len(row[column]) for row in rows) for column in range(len(header))]
     for row in rows:
         say("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
-    say("* best mean" + ("; ~ not significantly worse (paired t test)" if any(o.mark == "~" for o in tried) else ""))
+    say(
+        "* best mean"
+        + (
+            "; ~ not significantly worse (paired t test)"
+            if any(o.mark == "~" for o in tried)
+            else ""
+        )
+    )
 
 
 def _shown(one: Tried) -> list[str]:
-    from cfsl.results.table import percent
+    from cfsl.cards.card_rows import percent
 
     values = [written_change("", value).removeprefix("=") for value in one.values.values()]
     accuracy = percent(one.accuracy["mean"], one.accuracy["ci95"])
@@ -172,12 +207,16 @@ def _shown(one: Tried) -> list[str]:
 
 def _options(values: dict[str, Any]) -> str:
     """Return what to put on the command line."""
-    return " ".join(f"--set {shlex.quote(written_change(name, value))}" for name, value in values.items())
+    return " ".join(
+        f"--set {shlex.quote(written_change(name, value))}" for name, value in values.items()
+    )
 
 
-def _card(learner: str, built: Any, tried: list[Tried], tasks: Tasks, checkpoint: Path | None) -> dict[str, Any]:
-    from cfsl.results.environment import environment
-    from cfsl.results.evaluation import described, tasks_described
+def _card(
+    learner: str, built: Any, tried: list[Tried], tasks: Tasks, checkpoint: Path | None
+) -> dict[str, Any]:
+    from cfsl.cards.environment import environment
+    from cfsl.runs.evaluation import described, tasks_described
 
     best = next(one for one in tried if one.best)
     return {
@@ -193,7 +232,7 @@ def _card(learner: str, built: Any, tried: list[Tried], tasks: Tasks, checkpoint
 
 
 def _write(out: Path, card: dict[str, Any], *, quiet: bool) -> None:
-    from cfsl.results.card import write_card
+    from cfsl.cards.card import write_card
 
     write_card(out, card)
     if not quiet:

@@ -56,7 +56,9 @@ def drop_output() -> None:
 
 
 @contextlib.contextmanager
-def counting(what: str, total: int | None = None, unit: str = "images") -> Iterator[Callable[[int], None]]:
+def counting(
+    what: str, total: int | None = None, unit: str = "images"
+) -> Iterator[Callable[[int], None]]:
     """Show a bar that is told how many more are done."""
     with _bars() as bars:
         yield _count(bars, what, total, unit)
@@ -91,7 +93,9 @@ def stepping(what: str, total: int, unit: str) -> Iterator[Callable[[int, str], 
 
 
 @contextlib.contextmanager
-def working(cells: int, result: Callable[[Any], str], *, quiet: bool) -> Iterator[Callable[[Any], None]]:
+def working(
+    cells: int, result: Callable[[Any], str], *, quiet: bool
+) -> Iterator[Callable[[Any], None]]:
     """Show a bar for all cells and one for every step that is being done; give the function that events are told to.
 
     A line is printed for every training and every card, with its `result`.

@@ -31,18 +31,30 @@ def list_(json: Json = False) -> None:
 
     here = {name: _state(name) for name in installed()}
     if json:
-        known = {name: {"here": False, "what": e.title, "how": e.how, "damaged": None} for name, e in CATALOG.items()}
+        known = {
+            name: {"here": False, "what": e.title, "how": e.how, "damaged": None}
+            for name, e in CATALOG.items()
+        }
         print_json({"root": str(data_root()), "data": known | here})
         return
-    say(f"here, in {data_root()} (set CFSL_DATA to change):" if here else f"nothing is here yet, in {data_root()}")
+    say(
+        f"here, in {data_root()} (set CFSL_DATA to change):"
+        if here
+        else f"nothing is here yet, in {data_root()}"
+    )
     for name, state in here.items():
-        say(f"  {name:<16}  " + (f"DAMAGED: {state['damaged']}" if state["damaged"] else state["what"]))
+        say(
+            f"  {name:<16}  "
+            + (f"DAMAGED: {state['damaged']}" if state["damaged"] else state["what"])
+        )
     say("to be had:")
     for name, entry in CATALOG.items():
         if name not in here:
             say(f"  {name:<16}  {entry.title}")
             say(f"  {'':<16}  {entry.how}")
-    say(f"  {'glyphs-2000x50':<16}  glyphs of any other size (classes x samples), drawn on first use")
+    say(
+        f"  {'glyphs-2000x50':<16}  glyphs of any other size (classes x samples), drawn on first use"
+    )
     say(f"  {'your own images':<16}  cfsl data add NAME --from FOLDER")
 
 
@@ -67,7 +79,8 @@ def _state(name: str) -> dict[str, Any]:
 def fetch(
     name: Name,
     recipe: Annotated[
-        str | None, typer.Option(help="Another way to prepare the images, such as omniglot's 'antialiased'.")
+        str | None,
+        typer.Option(help="Another way to prepare the images, such as omniglot's 'antialiased'."),
     ] = None,
     json: Json = False,
 ) -> None:
@@ -85,28 +98,37 @@ def fetch(
 def add(
     name: Name,
     source: Annotated[
-        Path, typer.Option("--from", help="A folder or archive with one folder a class, or an .npz file.")
+        Path,
+        typer.Option(
+            "--from", help="A folder or archive with one folder a class, or an .npz file."
+        ),
     ],
     save_as: Annotated[str | None, typer.Option("--as", help="Save it under another name.")] = None,
     recipe: Annotated[
-        str | None, typer.Option(help="Recipe of a known data set, such as omniglot's 'antialiased'.")
+        str | None,
+        typer.Option(help="Recipe of a known data set, such as omniglot's 'antialiased'."),
     ] = None,
     size: Annotated[
-        int | None, typer.Option(help="Height and width in pixels (your own images: 64).", min=1, max=4096)
+        int | None,
+        typer.Option(help="Height and width in pixels (your own images: 64).", min=1, max=4096),
     ] = None,
     channels: Annotated[
         int | None, typer.Option(help="1 (grey) or 3 (colour, the default), of your own images.")
     ] = None,
     fit: Annotated[
-        str, typer.Option(help="How your own images become squares: 'crop' the middle, or 'stretch'.")
+        str,
+        typer.Option(help="How your own images become squares: 'crop' the middle, or 'stretch'."),
     ] = "crop",
     splits: Annotated[
         Path | None,
-        typer.Option(help='Your own split: a .json file like {"train": ["class", ...], "val": ..., "test": ...}.'),
+        typer.Option(
+            help='Your own split: a .json file like {"train": ["class", ...], "val": ..., "test": ...}.'
+        ),
     ] = None,
     licence: Annotated[str, typer.Option(help="Licence of your own images.")] = "unknown",
     replace: Annotated[
-        bool, typer.Option("--replace", help="Replace a data set of that name that is already here.")
+        bool,
+        typer.Option("--replace", help="Replace a data set of that name that is already here."),
     ] = False,
     json: Json = False,
 ) -> None:
@@ -136,12 +158,13 @@ def add(
 def info(
     name: Name,
     splits: Annotated[
-        str | None, typer.Option(help="Split to look at: one that is listed, or the path of a .json file.")
+        str | None,
+        typer.Option(help="Split to look at: one that is listed, or the path of a .json file."),
     ] = None,
     json: Json = False,
 ) -> None:
     """Say what a data set holds, and the longest task of each type that it can give."""
-    from cfsl.cli.setting import Setting
+    from cfsl.cli.task_options import Setting
 
     _report(Setting(data=name, splits=splits).open(), json=json)
 
@@ -160,11 +183,20 @@ def verify(name: Name, json: Json = False) -> None:
             f"{name} is damaged: its pixels hash to {digest[:12]}, not {data.info.pixels_sha256[:12]}; add it again"
         )
     if len(data.image_names) != len(data.pixels):
-        raise DataError(f"{name} is damaged: {len(data.image_names)} names for {len(data.pixels)} images; add it again")
+        raise DataError(
+            f"{name} is damaged: {len(data.image_names)} names for {len(data.pixels)} images; add it again"
+        )
     reference = REFERENCE_FINGERPRINTS.get(name)
     matches = None if reference is None else reference == data.fingerprint
     if json:
-        print_json({"name": name, "fingerprint": data.fingerprint, "intact": True, "matches_reference": matches})
+        print_json(
+            {
+                "name": name,
+                "fingerprint": data.fingerprint,
+                "intact": True,
+                "matches_reference": matches,
+            }
+        )
         return
     say(f"{name} is intact: {len(data.pixels):,} images, fingerprint {data.fingerprint}")
     if matches is not None:
@@ -182,17 +214,32 @@ def _report(data: Dataset, *, json: bool) -> None:
     if json:
         print_json(summary)
         return
-    for key in ("name", "title", "source", "licence", "classes", "images", "images_per_class", "resolution", "format"):
+    for key in (
+        "name",
+        "title",
+        "source",
+        "licence",
+        "classes",
+        "images",
+        "images_per_class",
+        "resolution",
+        "format",
+    ):
         _say_field(key, summary[key])
     if summary["citation"]:
         _say_field("citation", " ".join(summary["citation"].split()))
-    _say_field("size_on_disk", f"{summary['size_on_disk']} ({summary['size_as_float32']} as float32)")
+    _say_field(
+        "size_on_disk", f"{summary['size_on_disk']} ({summary['size_as_float32']} as float32)"
+    )
     _say_field("folder", summary["folder"])
     _say_field("fingerprint", summary["fingerprint"])
     recipe: dict[str, Any] = summary["recipe"]
     _say_field("recipe", ", ".join(f"{key} {value}" for key, value in recipe.items() if value))
     parts: dict[str, int] = summary["parts"]
-    _say_field("split", f"{summary['splits']}: " + ", ".join(f"{part} {count:,}" for part, count in parts.items()))
+    _say_field(
+        "split",
+        f"{summary['splits']}: " + ", ".join(f"{part} {count:,}" for part, count in parts.items()),
+    )
     others = [name for name in summary["split_files"].split(", ") if name != summary["splits"]]
     if others:
         _say_field("other_splits", f"{', '.join(others)} (choose with --splits)")
@@ -207,7 +254,12 @@ def _say_field(key: str, value: str | int) -> None:
 def _say_longest(longest: dict[str, dict[str, int]]) -> None:
     """Print the longest tasks as a table: a row for each part of the split."""
     kinds = list(next(iter(longest.values())))
-    say("longest tasks, in support sets (types A to D: 5-way 1-shot, 5 targets a class; instance: 1 image a set):")
+    say(
+        "longest tasks, in support sets (types A to D: 5-way 1-shot, 5 targets a class; instance: 1 image a set):"
+    )
     say(f"{'':<18}" + "".join(f"{kind:>12}" for kind in kinds))
     for part, row in longest.items():
-        say(f"  {part:<16}" + "".join(f"{f'{row[kind]:,}' if row[kind] else '-':>12}" for kind in kinds))
+        say(
+            f"  {part:<16}"
+            + "".join(f"{f'{row[kind]:,}' if row[kind] else '-':>12}" for kind in kinds)
+        )

@@ -35,7 +35,13 @@ class Wanted:
     """Nothing named is table1."""
 
 
-def drawn(name: str, boards: Sequence[Board], cards: Sequence[Found], wanted: Wanted, manifests: Path | None) -> Figure:
+def drawn(
+    name: str,
+    boards: Sequence[Board],
+    cards: Sequence[Found],
+    wanted: Wanted,
+    manifests: Path | None,
+) -> Figure:
     """Draw a figure; refuse one that there are no cards for, or that could be several."""
     from cfsl.report.figures import (
         differences_figure,
@@ -49,12 +55,22 @@ def drawn(name: str, boards: Sequence[Board], cards: Sequence[Found], wanted: Wa
         **dict.fromkeys(
             _LINES,
             lambda: lines_figure(
-                _one(name, [line for line in lines_of(boards) if line.figure == name], lambda line: line.where)
+                _one(
+                    name,
+                    [line for line in lines_of(boards) if line.figure == name],
+                    lambda line: line.where,
+                )
             ),
         ),
-        "learning": lambda: lines_figure(_one(name, learning_curves(_on(boards, cards)), lambda line: line.where)),
+        "learning": lambda: lines_figure(
+            _one(name, learning_curves(_on(boards, cards)), lambda line: line.where)
+        ),
         "pareto": lambda: pareto_figure(
-            _one(name, paretos_of(leaderboards(without_repeats(boards), {})), lambda cloud: cloud.where)
+            _one(
+                name,
+                paretos_of(leaderboards(without_repeats(boards), {})),
+                lambda cloud: cloud.where,
+            )
         ),
         "forgetting": lambda: matrices_figure(*_matrices(boards, wanted, manifests)),
         "ranking": lambda: ranking_figure(_ranking(boards, wanted, manifests)),
@@ -93,7 +109,13 @@ def _one(name: str, found: Sequence[_Shown], where: Callable[[_Shown], str]) -> 
 
 def _on(boards: Sequence[Board], cards: Sequence[Found]) -> list[Found]:
     """Return the cards that are on these boards; all of them if there are no boards."""
-    paths = {one.path for board in boards for row in board.rows.values() for cell in row.values() for one in cell}
+    paths = {
+        one.path
+        for board in boards
+        for row in board.rows.values()
+        for cell in row.values()
+        for one in cell
+    }
     return [found for found in cards if found.path in paths] if boards else list(cards)
 
 
@@ -101,11 +123,15 @@ def _of_suite(boards: Sequence[Board], wanted: Wanted) -> list[Board]:
     """Return the boards of the suite that is wanted; say which suites there are if it has none."""
     suite = wanted.suite or "table1"
     if not lookup(SUITES, suite, "suite").trained:
-        raise SpecError(f"nobody is trained in {suite}, so that nobody is better; it measures costs")
+        raise SpecError(
+            f"nobody is trained in {suite}, so that nobody is better; it measures costs"
+        )
     found = [board for board in boards if board.suite == suite]
     if not found:
         there = ", ".join(dict.fromkeys(board.suite for board in boards)) or "none"
-        raise SpecError(f"no card that is wanted belongs to {suite}; --suite chooses among those there are: {there}")
+        raise SpecError(
+            f"no card that is wanted belongs to {suite}; --suite chooses among those there are: {there}"
+        )
     return found
 
 
@@ -114,14 +140,18 @@ def _shown(
 ) -> tuple[list[Leaderboard], dict[str, Evidence]]:
     """Return what is wanted of some boards, and what its answers say; cards that are refused take no part."""
     unverified = only(leaderboards(boards, {}), learners, wanted.columns)
-    evidence = _evidence((cell.cards for _, _, _, cell in places(unverified)), manifests, verify=True)
+    evidence = _evidence(
+        (cell.cards for _, _, _, cell in places(unverified)), manifests, verify=True
+    )
     return only(leaderboards(boards, evidence), learners, wanted.columns), evidence
 
 
 def _ranking(boards: Sequence[Board], wanted: Wanted, manifests: Path | None) -> Ranking:
     found = rankings_of(_shown(_of_suite(boards, wanted), wanted, wanted.learners, manifests)[0])
     if not found:
-        raise SpecError("there is nobody to compare: a ranking takes two learners with cards of the same column")
+        raise SpecError(
+            "there is nobody to compare: a ranking takes two learners with cards of the same column"
+        )
     return _one("ranking", found, lambda one: one.where)
 
 
@@ -129,7 +159,9 @@ def _differences(boards: Sequence[Board], wanted: Wanted, manifests: Path | None
     if wanted.against is None:
         raise SpecError("say whom the others are compared with: --against LEARNER")
     suite = _of_suite(boards, wanted)
-    only(leaderboards(suite, {}), [wanted.against], wanted.columns)  # refused before any answer is read
+    only(
+        leaderboards(suite, {}), [wanted.against], wanted.columns
+    )  # refused before any answer is read
     others = [*wanted.learners, wanted.against] if wanted.learners else ()
     shown, evidence = _shown(suite, wanted, others, manifests)
     found = differences_of(shown, evidence, wanted.against)
@@ -141,22 +173,30 @@ def _differences(boards: Sequence[Board], wanted: Wanted, manifests: Path | None
     return _one("paired", found, lambda one: one.where)
 
 
-def _matrices(boards: Sequence[Board], wanted: Wanted, manifests: Path | None) -> tuple[Matrices, str]:
+def _matrices(
+    boards: Sequence[Board], wanted: Wanted, manifests: Path | None
+) -> tuple[Matrices, str]:
     """Return the matrices, and which column is wanted."""
     if len(wanted.columns) > 1:
         raise SpecError(f"the figure forgetting shows one column, not {len(wanted.columns)}")
     kept = without_repeats(boards)
-    evidence = _evidence((cell for board in kept for row in board.rows.values() for cell in row.values()), manifests)
+    evidence = _evidence(
+        (cell for board in kept for row in board.rows.values() for cell in row.values()), manifests
+    )
     found = matrices_of(leaderboards(kept, evidence), evidence)
     fitting = [one for one in found if all(column in one.columns for column in wanted.columns)]
     if found and not fitting:
         there = ", ".join(dict.fromkeys(column for one in found for column in one.columns))
-        raise SpecError(f"no card that was asked along the way is of column {wanted.columns[0]}; there are: {there}")
+        raise SpecError(
+            f"no card that was asked along the way is of column {wanted.columns[0]}; there are: {there}"
+        )
     chosen = _one("forgetting", fitting, lambda one: one.where)
     return chosen, [*wanted.columns, *chosen.columns][0]
 
 
-def _evidence(cells: Iterable[Sequence[Found]], manifests: Path | None, *, verify: bool = False) -> dict[str, Evidence]:
+def _evidence(
+    cells: Iterable[Sequence[Found]], manifests: Path | None, *, verify: bool = False
+) -> dict[str, Evidence]:
     """Return what the answers of these cards say, and whether they are refused."""
     from cfsl.cli.gathering import Gatherer
 

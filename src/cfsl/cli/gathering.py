@@ -19,9 +19,9 @@ from cfsl.presets.board import Found
 from cfsl.report.evidence import Evidence
 
 if TYPE_CHECKING:
+    from cfsl.cards.manifests import Manifests
     from cfsl.metrics.answers import Answers
     from cfsl.report.page import SweepPicture
-    from cfsl.results.manifests import Manifests
 
 Stamp = tuple[int, int, int, int]
 
@@ -29,7 +29,9 @@ Stamp = tuple[int, int, int, int]
 class Gatherer:
     """Reads answers, and remembers what it found as long as the files stay as they are."""
 
-    def __init__(self, manifests: Path | None = None, *, verify: bool = True, draws: bool = True) -> None:
+    def __init__(
+        self, manifests: Path | None = None, *, verify: bool = True, draws: bool = True
+    ) -> None:
         """Look for task manifests in this folder first; `verify` works out every number again, too.
 
         Without `draws`, tasks come from manifests alone, so that what is found does not depend on which data sets are
@@ -42,7 +44,7 @@ class Gatherer:
     @property
     def tasks(self) -> Manifests:
         """The manifests of the cards."""
-        from cfsl.results.manifests import Manifests
+        from cfsl.cards.manifests import Manifests
 
         if self._tasks is None:
             self._tasks = Manifests(self._folder)
@@ -58,14 +60,18 @@ class Gatherer:
             yield found.path, self._known[path][1]
 
     def _found_out(self, path: Path, card: Mapping[str, Any]) -> Evidence:
-        from cfsl.results.verify import verify_card
+        from cfsl.cards.verify import verify_card
 
         verdict = verify_card(path, self.tasks) if self._verify else None
         if verdict is not None and verdict.status == "refused":
             return Evidence(verdict.status, verdict.reasons)
         answers = self.answers(path, card)
         known = Evidence(accuracies=_accuracies(card, answers), matrix=_matrix(answers))
-        return known if verdict is None else replace(known, status=verdict.status, reasons=verdict.reasons)
+        return (
+            known
+            if verdict is None
+            else replace(known, status=verdict.status, reasons=verdict.reasons)
+        )
 
     def all_evidence(self, cards: Collection[Found]) -> dict[str, Evidence]:
         """Return what the answers of all cards say, with progress."""
@@ -78,7 +84,7 @@ class Gatherer:
 
     def answers(self, path: Path, card: Mapping[str, Any]) -> Mapping[str, Answers]:
         """Return the answers beside a card; nothing where there are none, or their tasks are not known."""
-        from cfsl.results.verify import answers_beside
+        from cfsl.cards.verify import answers_beside
 
         if card.get("answers") is None or not (self._draws or self.tasks.is_there(card, path)):
             return {}
@@ -122,14 +128,19 @@ def sweeps_below(folders: Sequence[Path]) -> list[SweepPicture]:
     from cfsl.report.page import SweepPicture
 
     found = []
-    for picture in sorted(path for folder in folders if folder.is_dir() for path in folder.rglob("sweep.png")):
+    for picture in sorted(
+        path for folder in folders if folder.is_dir() for path in folder.rglob("sweep.png")
+    ):
         try:
             best = json.loads((picture.parent / "best.json").read_text(encoding="utf-8"))
             learner, changes = str(best["learner"]), best["changes"]
             uri = file_uri(picture.read_bytes())
         except (OSError, ValueError, KeyError, TypeError):
             continue
-        chosen = ", ".join(f"{name} = {value}" for name, value in changes.items()) or "the usual settings"
+        chosen = (
+            ", ".join(f"{name} = {value}" for name, value in changes.items())
+            or "the usual settings"
+        )
         alt = f"Validation accuracy of the trials of a sweep of {learner}; the best has {chosen}"
         found.append(SweepPicture(f"Sweep of {learner}", alt, str(picture.parent), uri))
     return found

@@ -13,37 +13,47 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cfsl.cli.console import complain, print_json, say
-from cfsl.cli.hyper import listed
-from cfsl.cli.verifying import Json, ManifestFolder, counted, skipped
+from cfsl.cli.option_values import listed
+from cfsl.cli.verification import Json, ManifestFolder, counted, skipped
 from cfsl.errors import CardError, SpecError, lookup
 
 if TYPE_CHECKING:
+    from cfsl.cards.collect import Collection as Collected
     from cfsl.cli.gathering import Gatherer
     from cfsl.presets.board import Board, Found
     from cfsl.report.leaderboard import Leaderboard
     from cfsl.report.page import Material
-    from cfsl.results.collect import Collection as Collected
 
 _USUAL = (Path("bench"), Path("results"))
 _DAMAGED = 1
 _REPORT = 'name="generator" content="cfsl'
 Folders = Annotated[
-    list[Path] | None, typer.Argument(help="Result cards, or folders of them; default: 'bench' and 'results'.")
+    list[Path] | None,
+    typer.Argument(help="Result cards, or folders of them; default: 'bench' and 'results'."),
 ]
 Data = Annotated[str | None, typer.Option(help="Only this data set.")]
-Profile = Annotated[str | None, typer.Option(help="Only this profile: smoke, quick, strong, paper or own.")]
+Profile = Annotated[
+    str | None, typer.Option(help="Only this profile: smoke, quick, strong, paper or own.")
+]
 
 
 def report(
     folders: Folders = None,
     out: Annotated[Path, typer.Option(help="Where to write the page.")] = Path("report.html"),
     manifests: ManifestFolder = None,
-    verify: Annotated[bool, typer.Option(help="Work out every number again from the answers.")] = True,
-    pictures: Annotated[bool, typer.Option(help="Show real tasks, of data sets that are installed here.")] = True,
+    verify: Annotated[
+        bool, typer.Option(help="Work out every number again from the answers.")
+    ] = True,
+    pictures: Annotated[
+        bool, typer.Option(help="Show real tasks, of data sets that are installed here.")
+    ] = True,
     serve: Annotated[
-        bool, typer.Option("--serve", help="Serve the page on this machine; it follows as cards arrive.")
+        bool,
+        typer.Option("--serve", help="Serve the page on this machine; it follows as cards arrive."),
     ] = False,
-    port: Annotated[int, typer.Option(help="Port of --serve; 0: a free one.", min=0, max=65535)] = 8000,
+    port: Annotated[
+        int, typer.Option(help="Port of --serve; 0: a free one.", min=0, max=65535)
+    ] = 8000,
     json: Json = False,
 ) -> None:
     """Write one page with leaderboards, figures and cards, which needs no network; exit code 1 if cards are damaged."""
@@ -57,7 +67,14 @@ def report(
     material = write_report(places, out, gatherer, pictures=pictures)
     size = out.stat().st_size
     if json:
-        print_json({"path": str(out), "bytes": size, "cards": len(material.cards), "damaged": list(material.damaged)})
+        print_json(
+            {
+                "path": str(out),
+                "bytes": size,
+                "cards": len(material.cards),
+                "damaged": list(material.damaged),
+            }
+        )
     else:
         cards = counted(len(material.cards), "card") + skipped(material.others)
         say(f"wrote {out} ({size / 1e6:.1f} MB): {cards}")
@@ -78,7 +95,9 @@ def write_report(
 
 
 def table(
-    suite: Annotated[str, typer.Argument(help="A suite of 'cfsl bench', or all: every leaderboard.")],
+    suite: Annotated[
+        str, typer.Argument(help="A suite of 'cfsl bench', or all: every leaderboard.")
+    ],
     folders: Folders = None,
     data: Data = None,
     profile: Profile = None,
@@ -106,7 +125,11 @@ def table(
         _write(out, text.encode())
     if json:
         print_json(
-            {"boards": [board.title for board in ranked], "path": out and str(out), "csv": csv_form(ranked, out)}
+            {
+                "boards": [board.title for board in ranked],
+                "path": out and str(out),
+                "csv": csv_form(ranked, out),
+            }
         )
     elif out is None:
         for line in text.rstrip("\n").split("\n"):
@@ -125,16 +148,29 @@ def figure(
         ),
     ],
     folders: Folders = None,
-    out: Annotated[Path | None, typer.Option(help="A .pdf, .svg or .png; default: FIGURE.pdf.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="A .pdf, .svg or .png; default: FIGURE.pdf.")
+    ] = None,
     data: Data = None,
     profile: Profile = None,
     columns: Annotated[
-        str | None, typer.Option(help="Of ranking and paired: only these, with commas; of forgetting: which one.")
+        str | None,
+        typer.Option(
+            help="Of ranking and paired: only these, with commas; of forgetting: which one."
+        ),
     ] = None,
-    learners: Annotated[str | None, typer.Option(help="Of ranking and paired: only these, with commas.")] = None,
-    against: Annotated[str | None, typer.Option(help="Of paired: whose accuracy the others' is compared with.")] = None,
-    suite: Annotated[str | None, typer.Option(help="Of ranking and paired: whose columns; default: table1.")] = None,
-    splits: Annotated[str | None, typer.Option(help="Only tasks of this split file, such as reference.")] = None,
+    learners: Annotated[
+        str | None, typer.Option(help="Of ranking and paired: only these, with commas.")
+    ] = None,
+    against: Annotated[
+        str | None, typer.Option(help="Of paired: whose accuracy the others' is compared with.")
+    ] = None,
+    suite: Annotated[
+        str | None, typer.Option(help="Of ranking and paired: whose columns; default: table1.")
+    ] = None,
+    splits: Annotated[
+        str | None, typer.Option(help="Only tasks of this split file, such as reference.")
+    ] = None,
     manifests: ManifestFolder = None,
     json: Json = False,
 ) -> None:
@@ -150,7 +186,9 @@ def figure(
         asked = {"data": data, "splits": splits, "profile": profile}
         named = " ".join(f"--{option} {value}" for option, value in asked.items() if value)
         raise SpecError(f"no card here fits {named}; 'cfsl results list' shows what there is")
-    wanted = Wanted(listed("columns", columns) or (), listed("learners", learners) or (), against, suite)
+    wanted = Wanted(
+        listed("columns", columns) or (), listed("learners", learners) or (), against, suite
+    )
     picture = drawn(name, boards, _cards(found), wanted, manifests)
     content = io.BytesIO()  # matplotlib has errors of its own for a disk that is full
     picture.savefig(content, dpi=200, format=path.suffix[1:].lower())
@@ -179,26 +217,42 @@ def _cards(found: Collected) -> list[Found]:
     return list(once.values())
 
 
-def _boards(places: Sequence[Path], data: str | None, profile: str | None) -> tuple[Collected, list[Board]]:
+def _boards(
+    places: Sequence[Path], data: str | None, profile: str | None
+) -> tuple[Collected, list[Board]]:
     """Read cards and put them on boards; damaged cards are left to the caller."""
+    from cfsl.cards.collect import collected
     from cfsl.presets.board import boards
-    from cfsl.results.collect import collected
 
     found = collected(places)
     every = boards(_cards(found))
-    kept = [board for board in every if data in (None, board.data) and profile in (None, board.profile)]
+    kept = [
+        board for board in every if data in (None, board.data) and profile in (None, board.profile)
+    ]
     return found, kept
 
 
-def _ranked(boards: Sequence[Board], suite: str, manifests: Path | None, *, tested: bool) -> list[Leaderboard]:
+def _ranked(
+    boards: Sequence[Board], suite: str, manifests: Path | None, *, tested: bool
+) -> list[Leaderboard]:
     """Rank the boards that are wanted; where ties are shown, by tests on the answers."""
     from cfsl.cli.gathering import Gatherer
     from cfsl.report.leaderboard import leaderboards, without_repeats
 
-    chosen = without_repeats(boards) if suite == "all" else [board for board in boards if board.suite == suite]
+    chosen = (
+        without_repeats(boards)
+        if suite == "all"
+        else [board for board in boards if board.suite == suite]
+    )
     if not chosen:
         raise CardError(f"no card here belongs to {suite}; 'cfsl results list' shows what there is")
-    wanted = {one.path: one for board in chosen for row in board.rows.values() for cell in row.values() for one in cell}
+    wanted = {
+        one.path: one
+        for board in chosen
+        for row in board.rows.values()
+        for cell in row.values()
+        for one in cell
+    }
     # The committed leaderboard is everybody's, and its cards are verified by themselves.
     gatherer = Gatherer(manifests, verify=suite != "all", draws=suite != "all")
     evidence = gatherer.all_evidence(wanted.values()) if tested else {}
@@ -207,12 +261,12 @@ def _ranked(boards: Sequence[Board], suite: str, manifests: Path | None, *, test
 
 def _material(places: Sequence[Path], gatherer: Gatherer, *, pictures: bool) -> Material:
     """Gather all that goes on the page."""
+    from cfsl.cards.collect import collected
     from cfsl.cli.gathering import sweeps_below
     from cfsl.cli.showing import shown
     from cfsl.presets.board import boards
     from cfsl.report.leaderboard import without_repeats
     from cfsl.report.page import Material
-    from cfsl.results.collect import collected
 
     found = collected(places)
     cards = _cards(found)
@@ -250,7 +304,9 @@ def _serve(places: Sequence[Path], gatherer: Gatherer, *, pictures: bool, port: 
     try:
         running = server(built, port)
     except OSError as error:
-        raise SpecError(f"port {port} cannot be had ({error.strerror}); give another, or --port 0") from error
+        raise SpecError(
+            f"port {port} cannot be had ({error.strerror}); give another, or --port 0"
+        ) from error
     with running:
         say(f"http://{LOOPBACK}:{running.server_address[1]}/ (Ctrl-C ends it)")
         typer.get_text_stream("stdout").flush()
@@ -286,7 +342,9 @@ def _require_ours(path: Path) -> None:
     except OSError as error:
         raise CardError(f"{path} cannot be written: {error.strerror or error}") from error
     if _REPORT not in head:
-        raise CardError(f"{path} is there already and no report of cfsl; name another file with --out")
+        raise CardError(
+            f"{path} is there already and no report of cfsl; name another file with --out"
+        )
 
 
 def _write(path: Path, content: bytes) -> None:

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cfsl.cli.console import complain, print_json, say
-from cfsl.cli.verifying import counted, skipped
+from cfsl.cli.verification import counted, skipped
 from cfsl.errors import CardError, SpecError
 
 if TYPE_CHECKING:
-    from cfsl.results.table import Row
+    from cfsl.cards.card_rows import Row
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -25,16 +25,22 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 Folder = Annotated[Path, typer.Argument(help="Folder of cards, and of folders of cards.")]
 Data = Annotated[str | None, typer.Option(help="Only cards of this data set.")]
 Learner = Annotated[str | None, typer.Option(help="Only cards of this learner.")]
-Type = Annotated[str | None, typer.Option("--type", help="Only cards of this task type: A, B, C, D ...")]
+Type = Annotated[
+    str | None, typer.Option("--type", help="Only cards of this task type: A, B, C, D ...")
+]
 _RESULTS = Path("results")
 
 
 @app.command("list", epilog="Example: cfsl results list results --data omniglot --type B")
 def list_cards(
-    folder: Folder = _RESULTS, data: Data = None, learner: Learner = None, type_: Type = None, json: Json = False
+    folder: Folder = _RESULTS,
+    data: Data = None,
+    learner: Learner = None,
+    type_: Type = None,
+    json: Json = False,
 ) -> None:
     """List the result cards below a folder; damaged ones are named on stderr, and the exit code is 1."""
-    from cfsl.results.table import listed, plain
+    from cfsl.cards.card_rows import listed, plain
 
     rows, damaged, others = _rows(folder, {"data": data, "learner": learner, "task_type": type_})
     if json:
@@ -49,9 +55,9 @@ def list_cards(
 @app.command(epilog="Example: cfsl results show results/omniglot/protonet-B3.json")
 def show(card: Annotated[Path, typer.Argument(help="A result card.")], json: Json = False) -> None:
     """Show all that stands on a card."""
+    from cfsl.cards.card import RESULT, kind_of
+    from cfsl.cards.collect import sound_card
     from cfsl.report.card_text import card_lines
-    from cfsl.results.card import RESULT, kind_of
-    from cfsl.results.collect import sound_card
 
     read = sound_card(card)
     if json:
@@ -67,16 +73,20 @@ def show(card: Annotated[Path, typer.Argument(help="A result card.")], json: Jso
 def export(
     folder: Folder = _RESULTS,
     form: Annotated[str, typer.Option("--format", help="csv or jsonl.")] = "csv",
-    out: Annotated[Path | None, typer.Option(help="Where to write; default: results.csv or results.jsonl.")] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a file that is there.")] = False,
+    out: Annotated[
+        Path | None, typer.Option(help="Where to write; default: results.csv or results.jsonl.")
+    ] = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace a file that is there.")
+    ] = False,
     data: Data = None,
     learner: Learner = None,
     type_: Type = None,
     json: Json = False,
 ) -> None:
     """Write one flat row a card, with the columns that docs/results.md explains."""
+    from cfsl.cards.card_rows import EXPORTS, export
     from cfsl.errors import lookup
-    from cfsl.results.table import EXPORTS, export
 
     lookup(EXPORTS, form, "format")
     path = out or Path(f"results.{form}")
@@ -91,16 +101,22 @@ def export(
     _leave(damaged)
 
 
-@app.command("published", epilog="Example: cfsl results published --learner maml_low --data omniglot")
+@app.command(
+    "published", epilog="Example: cfsl results published --learner maml_low --data omniglot"
+)
 def published_cells(data: Data = None, learner: Learner = None, json: Json = False) -> None:
     """List the numbers that the papers printed, whether each is sound, and if not, why."""
     from dataclasses import asdict
 
-    from cfsl.results.published import published
+    from cfsl.cards.published import published
 
-    cells = [cell for cell in published() if _fits(cell.data, data) and _fits(cell.learner, learner)]
+    cells = [
+        cell for cell in published() if _fits(cell.data, data) and _fits(cell.learner, learner)
+    ]
     if not cells:
-        raise SpecError(f"the papers have no numbers for learner {learner or 'any'} on {data or 'any data set'}")
+        raise SpecError(
+            f"the papers have no numbers for learner {learner or 'any'} on {data or 'any data set'}"
+        )
     if json:
         print_json([asdict(cell) for cell in cells])
         return
@@ -111,8 +127,8 @@ def published_cells(data: Data = None, learner: Learner = None, json: Json = Fal
 
 def _rows(folder: Path, wanted: dict[str, str | None]) -> tuple[list[Row], list[str], int]:
     """Return the cards that are wanted as rows, what is wrong with damaged ones, and how many files are no results."""
-    from cfsl.results.collect import collected
-    from cfsl.results.table import row_of
+    from cfsl.cards.card_rows import row_of
+    from cfsl.cards.collect import collected
 
     found = collected([folder])
     rows = [row_of(path, card) for path, card in found.cards.items()]

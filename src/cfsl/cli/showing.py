@@ -49,7 +49,9 @@ def shown(boards: Sequence[Board], gatherer: Gatherer) -> Shown:
             continue
         chosen = list(places.items())[:_MOST_PICTURES]
         if len(chosen) < len(places):
-            made.notes.append(f"Of {data}, {len(chosen)} of {len(places)} kinds of tasks are drawn.")
+            made.notes.append(
+                f"Of {data}, {len(chosen)} of {len(places)} kinds of tasks are drawn."
+            )
         for (column, spec), (board, found) in chosen:
             made.pictures.append(_picture(_task(dataset, spec, found, 0), data, column))
             answers = _answered(dataset, spec, board, column, gatherer)
@@ -116,18 +118,26 @@ def _picture(task: Task, data: str, column: str) -> TaskPicture:
     return TaskPicture(data, column, describe_spec(task.spec), uri, width, height)
 
 
-def _answered(data: Dataset, spec: TaskSpec, board: Board, column: str, gatherer: Gatherer) -> Answered | None:
+def _answered(
+    data: Dataset, spec: TaskSpec, board: Board, column: str, gatherer: Gatherer
+) -> Answered | None:
     """Return what every learner of the column said to a few targets of the task that the best one found hardest."""
     from cfsl.report.draw_task import describe_spec
 
     known = list(_known(board, column, gatherer))
     if not known:
         return None
-    right = [(answers.predicted == answers.labels)[:_MOST_TASKS].mean(axis=1) for _, _, answers in known]
+    right = [
+        (answers.predicted == answers.labels)[:_MOST_TASKS].mean(axis=1) for _, _, answers in known
+    ]
     place = int(right[int(np.argmax([each.mean() for each in right]))].argmin())
     task = _task(data, spec, known[0][1], place)
     labels, groups = task.target.labels.numpy(), task.target.groups.numpy()
-    said = {name: answers.predicted[place] for name, _, answers in known if (answers.labels[place] == labels).all()}
+    said = {
+        name: answers.predicted[place]
+        for name, _, answers in known
+        if (answers.labels[place] == labels).all()
+    }
     if not said:
         return None
     asked = _spread(labels, said)
@@ -140,8 +150,13 @@ def _answered(data: Dataset, spec: TaskSpec, board: Board, column: str, gatherer
         column=column,
         what=describe_spec(task.spec),
         task=task.number,
-        targets=[Asked(uri, int(labels[n]), int(groups[n])) for uri, n in zip(targets, asked, strict=True)],
-        supports=_supports(task, {int(label) for each in (labels[asked], *said.values()) for label in each}),
+        targets=[
+            Asked(uri, int(labels[n]), int(groups[n]))
+            for uri, n in zip(targets, asked, strict=True)
+        ],
+        supports=_supports(
+            task, {int(label) for each in (labels[asked], *said.values()) for label in each}
+        ),
         said={name: said[name].tolist() for name in order},
     )
 
@@ -163,7 +178,9 @@ def _supports(task: Task, wanted: set[int]) -> dict[int, list[str]]:
     """Return the first support images of some labels."""
     chosen: dict[int, list[str]] = {}
     for support in task.support_sets:
-        for uri, label in zip(_uris(support.images.numpy(), task), support.labels.tolist(), strict=True):
+        for uri, label in zip(
+            _uris(support.images.numpy(), task), support.labels.tolist(), strict=True
+        ):
             if label in wanted and len(chosen.setdefault(label, [])) < _MOST_SUPPORTS:
                 chosen[label].append(uri)
     return chosen

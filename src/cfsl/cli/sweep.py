@@ -16,19 +16,19 @@ import typer
 
 from cfsl.cli.choosing import SPLIT, combinations
 from cfsl.cli.console import complain, print_json, say, stepping
-from cfsl.cli.hyper import look_in_current_folder, parsed_changes, written_change
-from cfsl.cli.learning import Changes, Json, Name
-from cfsl.cli.setting import Setting, takes_setting
+from cfsl.cli.evaluation import Changes, Json, Name
+from cfsl.cli.option_values import look_in_current_folder, parsed_changes, written_change
+from cfsl.cli.task_options import Setting, takes_setting
 from cfsl.cli.training import say_what_was_fitted
 from cfsl.errors import SpecError, lookup
 
 if TYPE_CHECKING:
     from cfsl.spec import TaskSpec
-    from cfsl.sweep.crew import Job
     from cfsl.sweep.outcome import Row
     from cfsl.sweep.space import Space
     from cfsl.sweep.trials import Sweep
     from cfsl.sweep.work import Happening
+    from cfsl.sweep.workers import Job
 
 _FAILED = 1
 _TRIALS = 20
@@ -41,36 +41,55 @@ def sweep(
     setting: Setting,
     learner: Name,
     space: Annotated[
-        Path | None, typer.Option(help='JSON file: {"lr": {"low": 0.001, "high": 0.1, "log": true}, ...}.')
+        Path | None,
+        typer.Option(help='JSON file: {"lr": {"low": 0.001, "high": 0.1, "log": true}, ...}.'),
     ] = None,
     vary: Annotated[
-        list[str] | None, typer.Option(help="A hyper-parameter and its values, such as lr=0.003,0.01,0.03.")
+        list[str] | None,
+        typer.Option(help="A hyper-parameter and its values, such as lr=0.003,0.01,0.03."),
     ] = None,
     paper2: Annotated[
-        bool, typer.Option("--paper2", help="Vary what paper 2 varied, one at a time, around its values.")
+        bool,
+        typer.Option(
+            "--paper2", help="Vary what paper 2 varied, one at a time, around its values."
+        ),
     ] = False,
     method: Annotated[
         str | None,
-        typer.Option(help="grid (default of --vary), univariate (of --paper2), tpe (of --space) or random."),
+        typer.Option(
+            help="grid (default of --vary), univariate (of --paper2), tpe (of --space) or random."
+        ),
     ] = None,
-    trials: Annotated[int | None, typer.Option(help=f"For tpe and random; default {_TRIALS}.", min=1)] = None,
+    trials: Annotated[
+        int | None, typer.Option(help=f"For tpe and random; default {_TRIALS}.", min=1)
+    ] = None,
     tasks: Annotated[int, typer.Option(help="Validation tasks a trial.", min=1)] = 100,
-    recipe: Annotated[str, typer.Option(help="Of training, if there is any: short or paper.")] = "short",
-    epochs: Annotated[int | None, typer.Option(help="Epochs, instead of the recipe's.", min=1)] = None,
-    updates: Annotated[int | None, typer.Option(help="Updates in an epoch, instead of the recipe's.", min=1)] = None,
-    training_seed: Annotated[int, typer.Option(help="Seed of first weights and training data.", min=0)] = 0,
+    recipe: Annotated[
+        str, typer.Option(help="Of training, if there is any: short or paper.")
+    ] = "short",
+    epochs: Annotated[
+        int | None, typer.Option(help="Epochs, instead of the recipe's.", min=1)
+    ] = None,
+    updates: Annotated[
+        int | None, typer.Option(help="Updates in an epoch, instead of the recipe's.", min=1)
+    ] = None,
+    training_seed: Annotated[
+        int, typer.Option(help="Seed of first weights and training data.", min=0)
+    ] = 0,
     search_seed: Annotated[int, typer.Option(help="Seed of tpe and random.", min=0)] = 0,
     workers: Annotated[int, typer.Option(help="Processes that do trials at once.", min=1)] = 1,
     retry: Annotated[bool, typer.Option("--retry", help="Try again what failed before.")] = False,
-    out: Annotated[Path | None, typer.Option(help="Folder; default: sweeps/LEARNER-DATA-TYPEnss.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder; default: sweeps/LEARNER-DATA-TYPEnss.")
+    ] = None,
     changes: Changes = None,
     json: Json = False,
 ) -> None:
     """Search hyper-parameters on validation tasks: train and evaluate every trial. Stop and go on at any time."""
     from cfsl.presets.cells import data_spec
-    from cfsl.sweep.crew import Job
     from cfsl.sweep.study import require_optuna
     from cfsl.sweep.trials import Sweep, sound, training_for
+    from cfsl.sweep.workers import Job
     from cfsl.training.recipes import fitted_to
 
     signal.signal(signal.SIGTERM, _stop)
@@ -102,7 +121,10 @@ def sweep(
             search_seed=search_seed,
         )
     )
-    folder = out or Path("sweeps") / f"{learner.replace(':', '-')}-{setting.data}-{task.task_type}{task.nss}"
+    folder = (
+        out
+        or Path("sweeps") / f"{learner.replace(':', '-')}-{setting.data}-{task.task_type}{task.nss}"
+    )
     failed = _swept(Job(asked, folder, trials or _TRIALS), workers, retry=retry, json=json)
     if failed:
         raise typer.Exit(_FAILED)
@@ -116,26 +138,40 @@ def _require_validation(setting: Setting) -> None:
     if setting.split != SPLIT:
         raise SpecError(f"sweeps are on validation tasks; leave out --split {setting.split}")
     if setting.sampler != Setting().sampler:
-        raise SpecError(f"sweeps are on tasks of the sampler {Setting().sampler}; leave out --sampler")
+        raise SpecError(
+            f"sweeps are on tasks of the sampler {Setting().sampler}; leave out --sampler"
+        )
 
 
-def _method(method: str | None, trials: int | None, space: Path | None, vary: Any, *, paper2: bool) -> Any:
+def _method(
+    method: str | None, trials: int | None, space: Path | None, vary: Any, *, paper2: bool
+) -> Any:
     """Return the method that was asked for, or the usual one."""
     from cfsl.sweep.space import LISTED, METHODS
 
     if [space is not None, bool(vary), paper2].count(True) != 1:
-        raise SpecError("say what to vary by one of --vary name=value,value, --space FILE.json and --paper2")
+        raise SpecError(
+            "say what to vary by one of --vary name=value,value, --space FILE.json and --paper2"
+        )
     name = method or ("univariate" if paper2 else "tpe" if space else "grid")
     lookup(METHODS, name, "method")
     if paper2 and name != "univariate":
         raise SpecError(f"paper 2 varied one hyper-parameter at a time; leave out --method {name}")
     if trials is not None and name in LISTED:
-        raise SpecError(f"--method {name} has as many trials as there are values; leave out --trials")
+        raise SpecError(
+            f"--method {name} has as many trials as there are values; leave out --trials"
+        )
     return name
 
 
 def _space(
-    learner: str, data: str, task: TaskSpec, space: Path | None, vary: list[str] | None, *, paper2: bool
+    learner: str,
+    data: str,
+    task: TaskSpec,
+    space: Path | None,
+    vary: list[str] | None,
+    *,
+    paper2: bool,
 ) -> tuple[dict[str, Any], Space]:
     """Return what is fixed and what is varied."""
     from cfsl.sweep.paper2 import paper_2_sweep
@@ -163,16 +199,18 @@ def _varied(vary: Sequence[str]) -> dict[str, list[Any]]:
             raise SpecError(str(error).replace("--try", "--vary")) from None
         name = next(iter(read[0]))
         if name in values:
-            raise SpecError(f"--vary {name} is given twice; give all its values at once, as {name}=value,value")
+            raise SpecError(
+                f"--vary {name} is given twice; give all its values at once, as {name}=value,value"
+            )
         values[name] = [one[name] for one in read]
     return values
 
 
 def _swept(job: Job, workers: int, *, retry: bool, json: bool) -> bool:
     """Do what there is to do, show it, and tell whether any trial failed."""
-    from cfsl.sweep.crew import work_together
     from cfsl.sweep.outcome import best_of, rows_of, write_best
     from cfsl.sweep.work import forget_failures, work
+    from cfsl.sweep.workers import work_together
 
     with contextlib.closing(job.open()) as study:
         forget_failures(job.sweep, study.prepare(retry=retry), job.folder)
@@ -212,7 +250,11 @@ def _watching(total: int, done: int, *, quiet: bool) -> Iterator[Callable[[Happe
                 notes.pop(event.point, None)
                 done += event.error is None
                 if not quiet:
-                    result = f"failed: {event.error}" if event.accuracy is None else f"{100 * event.accuracy:.2f} %"
+                    result = (
+                        f"failed: {event.error}"
+                        if event.accuracy is None
+                        else f"{100 * event.accuracy:.2f} %"
+                    )
                     say(f"trial {event.point} ({_written(event.values)}): {result}")
                     sys.stdout.flush()
             show(done, "; ".join(notes.values()))
@@ -227,7 +269,13 @@ def _draw(sweep: Sweep, rows: Sequence[Row], folder: Path) -> None:
 
     log = [name for name, domain in sweep.space.items() if isinstance(domain, Range) and domain.log]
     place = f"{sweep.data.name}, {sweep.task.task_type} with {sweep.task.nss} support sets, {sweep.tasks} tasks"
-    chart = sweep_chart([asdict(row) for row in rows], sweep.method, f"{sweep.learner} on {place}", sweep.centre, log)
+    chart = sweep_chart(
+        [asdict(row) for row in rows],
+        sweep.method,
+        f"{sweep.learner} on {place}",
+        sweep.centre,
+        log,
+    )
     with written_whole(folder / _PICTURE) as part:
         chart.savefig(part, dpi=_DOTS_PER_INCH, format="png")
 
@@ -249,20 +297,38 @@ def _say_outcome(job: Job, rows: Sequence[Row], best: dict[str, Any] | None) -> 
     from cfsl.sweep.space import METHODS
 
     sweep = job.sweep
-    say(f"{sweep.learner} on {sweep.data.name}/{SPLIT}, {sweep.tasks} tasks; {METHODS[sweep.method]}")
+    say(
+        f"{sweep.learner} on {sweep.data.name}/{SPLIT}, {sweep.tasks} tasks; {METHODS[sweep.method]}"
+    )
     say(f"  {describe_spec(sweep.task)}")
     header = ["", "trial", *sweep.space, "accuracy %", "to the best", "p value", "ATM", "MMACs"]
     table = [header, *(_cells(row) for row in rows)]
-    widths = [max(len(cells[column]) for cells in table if column < len(cells)) for column in range(len(header))]
+    widths = [
+        max(len(cells[column]) for cells in table if column < len(cells))
+        for column in range(len(header))
+    ]
     for cells in table:
-        say("  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=False)).rstrip())
-    say("* best mean" + ("; ~ not significantly worse (paired t test)" if any(r.mark == "~" for r in rows) else ""))
+        say(
+            "  ".join(
+                cell.ljust(width) for cell, width in zip(cells, widths, strict=False)
+            ).rstrip()
+        )
+    say(
+        "* best mean"
+        + (
+            "; ~ not significantly worse (paired t test)"
+            if any(r.mark == "~" for r in rows)
+            else ""
+        )
+    )
     for row in rows:
         if row.error:
             complain(f"trial {row.trial} failed: {row.error} (--retry tries it again)")
     left = sum(row.accuracy is None and not row.error for row in rows)
     if left:
-        say(f"{left} trials are not done; another sweep is at them: the best so far may not stay the best")
+        say(
+            f"{left} trials are not done; another sweep is at them: the best so far may not stay the best"
+        )
     for name in idle(rows):
         say(f"{name} made no difference at all, so that {sweep.learner} may not use it here")
     if best is None:
@@ -274,18 +340,24 @@ def _say_outcome(job: Job, rows: Sequence[Row], best: dict[str, Any] | None) -> 
 
 
 def _say_what_bench_leaves_out(sweep: Sweep, best: dict[str, Any]) -> None:
-    trained = {name: value for name, value in best["values"].items() if name.startswith("training.")}
+    trained = {
+        name: value for name, value in best["values"].items() if name.startswith("training.")
+    }
     precision = trained.pop("training.precision", None)
     if precision is not None:
-        say(f"'cfsl bench --settings' leaves out training.precision; give it as --precision {precision}")
+        say(
+            f"'cfsl bench --settings' leaves out training.precision; give it as --precision {precision}"
+        )
     if trained:
         say(f"'cfsl bench --settings' has its own schedules: it leaves out {_written(trained)}")
     elif "rate" in best["values"] and sweep.training is not None:
-        say("'cfsl bench --settings' has its own schedules: it leaves out the tenth of rate that training has")
+        say(
+            "'cfsl bench --settings' has its own schedules: it leaves out the tenth of rate that training has"
+        )
 
 
 def _cells(row: Row) -> list[str]:
-    from cfsl.results.table import percent
+    from cfsl.cards.card_rows import percent
 
     values = [_value(value) for value in row.values.values()]
     if row.accuracy is None or row.macs is None:
@@ -295,11 +367,21 @@ def _cells(row: Row) -> list[str]:
         compared = [percent(row.difference, row.difference_ci95), f"{row.p:.2g}"]
     millions = (row.macs["adaptation"] + row.macs["prediction"]) / 1e6
     accuracy = percent(row.accuracy, row.ci95)
-    return [row.mark, str(row.trial), *values, accuracy, *compared, f"{row.atm:.4f}", f"{millions:,.1f}"]
+    return [
+        row.mark,
+        str(row.trial),
+        *values,
+        accuracy,
+        *compared,
+        f"{row.atm:.4f}",
+        f"{millions:,.1f}",
+    ]
 
 
 def _value(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else written_change("", value).removeprefix("=")
+    return (
+        f"{value:.4g}" if isinstance(value, float) else written_change("", value).removeprefix("=")
+    )
 
 
 def _written(values: dict[str, Any]) -> str:
@@ -308,4 +390,6 @@ def _written(values: dict[str, Any]) -> str:
 
 def _options(changes: dict[str, Any]) -> str:
     """Return what to put on the command line."""
-    return " ".join(f"--set {shlex.quote(written_change(name, value))}" for name, value in changes.items())
+    return " ".join(
+        f"--set {shlex.quote(written_change(name, value))}" for name, value in changes.items()
+    )

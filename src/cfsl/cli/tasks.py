@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cfsl.cli.console import counting, print_json, say
-from cfsl.cli.setting import Setting, takes_setting
+from cfsl.cli.task_options import Setting, takes_setting
 from cfsl.errors import CfslError
 
 if TYPE_CHECKING:
@@ -24,12 +24,16 @@ app = typer.Typer(
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 
 
-@app.command(epilog="Example: cfsl tasks show --data omniglot --type D --nss 4 --cci 2 --out task.png")
+@app.command(
+    epilog="Example: cfsl tasks show --data omniglot --type D --nss 4 --cci 2 --out task.png"
+)
 @takes_setting
 def show(
     setting: Setting,
     index: Annotated[int, typer.Option(help="Number of the task.")] = 0,
-    out: Annotated[Path, typer.Option(help="Where to write the picture (.png, .pdf, .jpg).")] = Path("task.png"),
+    out: Annotated[
+        Path, typer.Option(help="Where to write the picture (.png, .pdf, .jpg).")
+    ] = Path("task.png"),
     json: Json = False,
 ) -> None:
     """Draw one task: support sets in order, then the target set."""
@@ -57,7 +61,9 @@ def show(
         )
     else:
         say(f"{describe_spec(spec)}: {spec.labels} labels, {spec.target_images} targets")
-        _say_of_small_classes(tasks.class_sizes.tolist(), spec.images_per_class, f"{setting.data}/{setting.split}")
+        _say_of_small_classes(
+            tasks.class_sizes.tolist(), spec.images_per_class, f"{setting.data}/{setting.split}"
+        )
         say(f"wrote {out}")
 
 
@@ -73,14 +79,20 @@ def _save(picture: Image, out: Path) -> None:
         with written_whole(out) as part:
             picture.save(part, form, title=out.stem)
     except OSError as error:
-        why = error.strerror or error if out.absolute().parent.is_dir() else "its folder does not exist"
+        why = (
+            error.strerror or error
+            if out.absolute().parent.is_dir()
+            else "its folder does not exist"
+        )
         raise CfslError(f"{out} cannot be written: {why}") from error
 
 
 def _say_of_small_classes(sizes: list[int], needed: int, where: str) -> None:
     small = sum(size < needed for size in sizes)
     if small:
-        say(f"{small} of {len(sizes)} classes of {where} have fewer than {needed} images and are never drawn")
+        say(
+            f"{small} of {len(sizes)} classes of {where} have fewer than {needed} images and are never drawn"
+        )
 
 
 @app.command(epilog="Example: cfsl tasks export --data omniglot --type B --nss 3 --out b3.json.gz")
@@ -99,7 +111,9 @@ def export(
     manifest.write(out)
     size = out.stat().st_size
     if json:
-        print_json({"path": str(out), "fingerprint": manifest.fingerprint, "tasks": tasks, "bytes": size})
+        print_json(
+            {"path": str(out), "fingerprint": manifest.fingerprint, "tasks": tasks, "bytes": size}
+        )
     else:
         say(f"wrote {tasks} tasks to {out} ({size / 1000:,.0f} kB)")
         say(f"fingerprint {manifest.fingerprint}")
@@ -110,14 +124,20 @@ def export(
 )
 def verify(
     manifests: Annotated[
-        list[Path] | None, typer.Argument(help="Manifest files, as 'cfsl tasks export' writes them.")
+        list[Path] | None,
+        typer.Argument(help="Manifest files, as 'cfsl tasks export' writes them."),
     ] = None,
     published: Annotated[
         str | None, typer.Option(help="Check the published test tasks of this data set instead.")
     ] = None,
-    data: Annotated[str | None, typer.Option(help="Data set to draw from; default: the manifest's own.")] = None,
+    data: Annotated[
+        str | None, typer.Option(help="Data set to draw from; default: the manifest's own.")
+    ] = None,
     splits: Annotated[
-        str | None, typer.Option(help="Split file, if the manifest's own is not the data set's: a name, or a path.")
+        str | None,
+        typer.Option(
+            help="Split file, if the manifest's own is not the data set's: a name, or a path."
+        ),
     ] = None,
     json: Json = False,
 ) -> None:
@@ -125,7 +145,9 @@ def verify(
     if not manifests and not published:
         raise CfslError("nothing to verify: give manifest files, or --published omniglot")
     if published and splits:
-        raise CfslError("the published tasks are of the reference split; --splits is for manifest files")
+        raise CfslError(
+            "the published tasks are of the reference split; --splits is for manifest files"
+        )
     results = _verify_published(published, data or published) if published else {}
     for path in manifests or []:
         results[str(path)] = _verify_file(path, data, splits)
@@ -143,7 +165,9 @@ def _verify_file(path: Path, data: str | None, splits: str | None) -> str:
     from cfsl.data.manifest import Manifest, differences
 
     manifest = Manifest.read(path)
-    drawn = manifest.recomputed(Setting(data=data or manifest.data, splits=splits or manifest.splits).open())
+    drawn = manifest.recomputed(
+        Setting(data=data or manifest.data, splits=splits or manifest.splits).open()
+    )
     if drawn.fingerprint == manifest.fingerprint:
         return ""
     return "; ".join(differences(manifest, drawn)) or "fingerprints differ"
@@ -158,6 +182,8 @@ def _verify_published(name: str, data: str) -> dict[str, str]:
         for column, entry in table.items():
             drawn = drawn_fingerprint(data_set, entry)
             stated = entry.fingerprint
-            results[f"{name} {column}"] = "" if drawn == stated else f"published {stated[:12]}, drawn here {drawn[:12]}"
+            results[f"{name} {column}"] = (
+                "" if drawn == stated else f"published {stated[:12]}, drawn here {drawn[:12]}"
+            )
             progress(1)
     return results

@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cfsl.cli.console import print_event, say, stepping
-from cfsl.cli.hyper import known_precision, slow_precision
-from cfsl.cli.learning import ACCELERATIONS, Changes, Name, built_learner
-from cfsl.cli.setting import Setting, takes_setting
+from cfsl.cli.evaluation import ACCELERATIONS, Changes, Name, built_learner
+from cfsl.cli.option_values import known_precision, slow_precision
+from cfsl.cli.task_options import Setting, takes_setting
 from cfsl.errors import CfslError, SpecError, lookup
 
 if TYPE_CHECKING:
     from cfsl.data.store import Dataset
     from cfsl.spec import TaskSpec
     from cfsl.training.events import Epoch, Event, Watcher
-    from cfsl.training.spec import Training
+    from cfsl.training.training_spec import Training
 
 _LOGS = {"none": False, "tensorboard": True}
 
@@ -35,28 +35,45 @@ def train(
             help="'short' (minutes on one core), 'strong' (in stages, an hour) or 'paper' (the published one)."
         ),
     ] = "short",
-    out: Annotated[Path | None, typer.Option(help="Folder of the run; default: runs/LEARNER-DATA-RECIPE.")] = None,
-    epochs: Annotated[int | None, typer.Option(help="Epochs, instead of the recipe's.", min=1)] = None,
-    updates: Annotated[int | None, typer.Option(help="Updates in an epoch, instead of the recipe's.", min=1)] = None,
-    training_seed: Annotated[int, typer.Option(help="Seed of first weights and training data.", min=0)] = 0,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder of the run; default: runs/LEARNER-DATA-RECIPE.")
+    ] = None,
+    epochs: Annotated[
+        int | None, typer.Option(help="Epochs, instead of the recipe's.", min=1)
+    ] = None,
+    updates: Annotated[
+        int | None, typer.Option(help="Updates in an epoch, instead of the recipe's.", min=1)
+    ] = None,
+    training_seed: Annotated[
+        int, typer.Option(help="Seed of first weights and training data.", min=0)
+    ] = 0,
     device: Annotated[str, typer.Option(help="Where to train: cpu, cuda or mps.")] = "cpu",
-    threads: Annotated[int, typer.Option(help="Threads; with one, the same processor gives the same bits.", min=1)] = 1,
+    threads: Annotated[
+        int, typer.Option(help="Threads; with one, the same processor gives the same bits.", min=1)
+    ] = 1,
     precision: Annotated[
-        str | None, typer.Option(help="What maps are computed in: float32 or bfloat16; default: the recipe's.")
+        str | None,
+        typer.Option(help="What maps are computed in: float32 or bfloat16; default: the recipe's."),
     ] = None,
     accelerate: Annotated[
-        str, typer.Option(help="'auto' takes exact fast kernels where there are some (maml_low); or 'off'.")
+        str,
+        typer.Option(
+            help="'auto' takes exact fast kernels where there are some (maml_low); or 'off'."
+        ),
     ] = "auto",
-    log: Annotated[str, typer.Option(help="'tensorboard' writes a log to FOLDER/tensorboard, too.")] = "none",
+    log: Annotated[
+        str, typer.Option(help="'tensorboard' writes a log to FOLDER/tensorboard, too.")
+    ] = "none",
     changes: Changes = None,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON for programs: an event a line, as it happens.")] = (
-        False
-    ),
+    json: Annotated[
+        bool,
+        typer.Option("--json", help="Print JSON for programs: an event a line, as it happens."),
+    ] = (False),
 ) -> None:
     """Train a learner, or go on with a run that was stopped; validated on tasks of the given type."""
     from cfsl.harness.devices import require_device
-    from cfsl.learners.maml_fast import why_not
-    from cfsl.learners.maml_low import MamlLow
+    from cfsl.learners.maml.accelerated import why_not
+    from cfsl.learners.maml.maml_low import MamlLow
     from cfsl.training.loop import stages_before
     from cfsl.training.recipes import fitted_to
     from cfsl.training.tensorboard import require_tensorboard
@@ -84,7 +101,10 @@ def train(
     folder = out or Path("runs") / f"{learner.replace(':', '-')}-{setting.data}-{recipe}"
 
     how = _How(device, threads, accelerates=fast, logs=logged, json=json)
-    stages = [(stage.learner, stage.built(), stage.training, place) for stage, place in stages_before(training, folder)]
+    stages = [
+        (stage.learner, stage.built(), stage.training, place)
+        for stage, place in stages_before(training, folder)
+    ]
     stages.append((learner, built, training, folder))
     for number, (name, trained, its_training, place) in enumerate(stages, start=1):
         if len(stages) > 1 and not json:
@@ -93,9 +113,18 @@ def train(
 
     best = max(history, key=lambda epoch: epoch.accuracy)
     if json:
-        print_event({"event": "end", "best_epoch": best.epoch, "accuracy": best.accuracy, "folder": str(folder)})
+        print_event(
+            {
+                "event": "end",
+                "best_epoch": best.epoch,
+                "accuracy": best.accuracy,
+                "folder": str(folder),
+            }
+        )
         return
-    say(f"best epoch {best.epoch + 1} with {100 * best.accuracy:.2f} % on validation tasks; weights are in {folder}")
+    say(
+        f"best epoch {best.epoch + 1} with {100 * best.accuracy:.2f} % on validation tasks; weights are in {folder}"
+    )
 
 
 @dataclass(frozen=True)
@@ -109,9 +138,11 @@ class _How:
     json: bool
 
 
-def _run_stage(name: str, learner: Any, training: Training, data: Dataset, folder: Path, how: _How) -> list[Epoch]:
+def _run_stage(
+    name: str, learner: Any, training: Training, data: Dataset, folder: Path, how: _How
+) -> list[Epoch]:
     """Train one stage, with a bar and a log of its own, and return its history."""
-    from cfsl.results.evaluation import described
+    from cfsl.runs.evaluation import described
     from cfsl.training.loop import train as run_training
     from cfsl.training.tensorboard import tensorboard_log
 
@@ -132,7 +163,16 @@ def _run_stage(name: str, learner: Any, training: Training, data: Dataset, folde
             for told in watchers:
                 told(event)
 
-        return run_training(learner, training, data, folder, watch, how.device, how.threads, accelerate=how.accelerates)
+        return run_training(
+            learner,
+            training,
+            data,
+            folder,
+            watch,
+            how.device,
+            how.threads,
+            accelerate=how.accelerates,
+        )
 
 
 def _short_name(learner: str) -> str:
@@ -143,7 +183,11 @@ def _short_name(learner: str) -> str:
 def _require_defaults(setting: Setting) -> None:
     """Refuse options that choose tasks to evaluate on: training has its own split, seed and sampler."""
     usual = Setting()
-    for name, instead in (("seed", "--training-seed"), ("split", "leave it out"), ("sampler", "leave it out")):
+    for name, instead in (
+        ("seed", "--training-seed"),
+        ("split", "leave it out"),
+        ("sampler", "leave it out"),
+    ):
         if getattr(setting, name) != getattr(usual, name):
             raise SpecError(f"--{name} is for evaluation; training takes its own tasks ({instead})")
 
@@ -173,7 +217,9 @@ def say_what_was_fitted(asked: Training, training: Training, data: Dataset) -> N
         )
     if training.validation != asked.validation:
         classes = len(data.classes_of("val"))
-        say(f"validated with nss {training.validation.nss}: {data.name} has {classes} validation classes")
+        say(
+            f"validated with nss {training.validation.nss}: {data.name} has {classes} validation classes"
+        )
 
 
 def _unit(training: Training) -> str:
@@ -193,7 +239,10 @@ def _bar(show: Callable[[int, str], None], training: Training) -> Watcher:
         if isinstance(event, Started):
             show(event.update, accuracy.removesuffix(", "))
         if isinstance(event, Update):
-            show(event.update, f"loss {event.loss:.3g}, {accuracy}{event.per_second:,.1f} {_unit(training)}/s")
+            show(
+                event.update,
+                f"loss {event.loss:.3g}, {accuracy}{event.per_second:,.1f} {_unit(training)}/s",
+            )
 
     return watch
 
@@ -227,7 +276,12 @@ def _events(run: dict[str, Any], training: Training) -> Watcher:
         elif isinstance(event, Update):
             report = reports.add(event)
             if report is not None:
-                line = {"event": "update", "update": report.update, "loss": report.loss, "rate": report.rate}
+                line = {
+                    "event": "update",
+                    "update": report.update,
+                    "loss": report.loss,
+                    "rate": report.rate,
+                }
                 print_event(line | {f"{_unit(training)}_per_second": report.per_second})
 
     return watch

@@ -19,7 +19,9 @@ from cfsl.errors import ArchiveError, DataError
 
 LARGEST_FILE = 64 * 2**20
 _MOST_FILES = 5_000_000
-_IMAGE_ENDINGS = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm"})
+_IMAGE_ENDINGS = frozenset(
+    {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm"}
+)
 _DAMAGE = (
     zipfile.BadZipFile,
     tarfile.TarError,
@@ -47,7 +49,9 @@ def files_of(source: Path) -> Iterator[File]:
     if not source.exists():
         raise DataError(f"{source} does not exist; give a folder, a .zip or a .tar(.gz, .bz2, .xz)")
     if not source.is_file():
-        raise DataError(f"{source} is neither a file nor a folder; give a folder, a .zip or a .tar(.gz, .bz2, .xz)")
+        raise DataError(
+            f"{source} is neither a file nor a folder; give a folder, a .zip or a .tar(.gz, .bz2, .xz)"
+        )
     if zipfile.is_zipfile(source):
         return _files_of_zip(source)
     _refuse_other_things(source)
@@ -58,8 +62,12 @@ def require_storable(name: str, where: str) -> None:
     """Refuse a name that cannot be one line of a text file: it holds a line break, or is not Unicode."""
     if name.isprintable():
         return
-    if name.splitlines() not in ([], [name]) or any("\ud800" <= letter <= "\udfff" for letter in name):
-        raise DataError(f"{where} holds the name {name!a}, with a line break or bytes that are not UTF-8; rename it")
+    if name.splitlines() not in ([], [name]) or any(
+        "\ud800" <= letter <= "\udfff" for letter in name
+    ):
+        raise DataError(
+            f"{where} holds the name {name!a}, with a line break or bytes that are not UTF-8; rename it"
+        )
 
 
 def _files_of_folder(source: Path) -> Iterator[File]:
@@ -82,7 +90,9 @@ def _read_file(path: Path, inside: PurePosixPath, source: Path) -> bytes:
         with path.open("rb") as stream:
             return _read_bounded(stream, inside, source)
     except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror}. Make it readable, or remove it.") from error
+        raise DataError(
+            f"{path} cannot be read: {error.strerror}. Make it readable, or remove it."
+        ) from error
 
 
 def _files_of_zip(source: Path) -> Iterator[File]:
@@ -109,7 +119,9 @@ def _files_of_tar(source: Path) -> Iterator[File]:
         with tarfile.open(source, "r|*") as archive:
             count = 0
             while (member := archive.next()) is not None:
-                inside = _safe(member.name, source, linked=member.islnk() or member.issym(), count=count)
+                inside = _safe(
+                    member.name, source, linked=member.islnk() or member.issym(), count=count
+                )
                 count += 1
                 archive.members.clear()  # type: ignore[attr-defined]  # or all headers stay in memory
                 if _is_hidden(inside):
@@ -136,7 +148,9 @@ def _require_end_mark(archive: tarfile.TarFile, source: Path) -> None:
         raise ArchiveError(_damaged(source, EOFError("its end is missing")))
 
 
-def _read_bounded(stream: IO[bytes], inside: PurePosixPath, source: Path, promised: int | None = None) -> bytes:
+def _read_bounded(
+    stream: IO[bytes], inside: PurePosixPath, source: Path, promised: int | None = None
+) -> bytes:
     """Read one file, but never more than an image can need: headers of archives may lie about sizes."""
     content = stream.read(LARGEST_FILE + 1)
     if len(content) > LARGEST_FILE:
@@ -156,9 +170,13 @@ def _safe(name: str, source: Path, *, linked: bool, count: int) -> PurePosixPath
             f"download it again from its publisher."
         )
     if linked:
-        raise ArchiveError(f"{source} holds '{name}', a link; links are refused. Pack the files themselves.")
+        raise ArchiveError(
+            f"{source} holds '{name}', a link; links are refused. Pack the files themselves."
+        )
     if count >= _MOST_FILES:
-        raise ArchiveError(f"{source} holds more than {_MOST_FILES:,} files; this is refused as an archive bomb.")
+        raise ArchiveError(
+            f"{source} holds more than {_MOST_FILES:,} files; this is refused as an archive bomb."
+        )
     return path
 
 

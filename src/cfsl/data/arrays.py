@@ -45,7 +45,11 @@ class ArrayFile:
         if self.parts is None:
             return {"shuffled": shuffled_split(class_names)}
         part_of = dict(zip(self.names, self.parts, strict=True))
-        return {"file": {part: [name for name in class_names if part_of[name] == part] for part in PARTS}}
+        return {
+            "file": {
+                part: [name for name in class_names if part_of[name] == part] for part in PARTS
+            }
+        }
 
 
 def read_array_file(path: Path) -> ArrayFile:
@@ -56,13 +60,17 @@ def read_array_file(path: Path) -> ArrayFile:
             arrays = {name: file[name] for name in file.files}
     except DataError:
         raise
-    except Exception as error:  # zipfile, zlib and numpy's header reader raise a dozen kinds for damaged files
+    except (
+        Exception
+    ) as error:  # zipfile, zlib and numpy's header reader raise a dozen kinds for damaged files
         raise DataError(
             f"{path} cannot be read as an .npz file of plain arrays: {error}. Write it again with numpy.savez."
         ) from error
     odd = [name for name, array in arrays.items() if not isinstance(array, np.ndarray)]
     if odd:
-        raise DataError(f"{path} holds '{odd[0]}', which is no array; write it again with numpy.savez")
+        raise DataError(
+            f"{path} holds '{odd[0]}', which is no array; write it again with numpy.savez"
+        )
     missing = {"images", "labels"} - arrays.keys()
     if missing:
         raise DataError(
@@ -70,7 +78,11 @@ def read_array_file(path: Path) -> ArrayFile:
             f"images and labels are needed"
         )
     images, labels = _check_images(arrays["images"], path), arrays["labels"]
-    if labels.shape != (len(images),) or labels.dtype.kind not in "iu" or (labels.size and labels.min() < 0):
+    if (
+        labels.shape != (len(images),)
+        or labels.dtype.kind not in "iu"
+        or (labels.size and labels.min() < 0)
+    ):
         raise DataError(
             f"{path}: labels are {labels.dtype} {labels.shape}; {len(images)} integers from 0 on are needed"
         )
@@ -78,8 +90,12 @@ def read_array_file(path: Path) -> ArrayFile:
     classes = int(present[-1]) + 1
     if len(present) < classes:
         gap = int(np.flatnonzero(present != np.arange(len(present)))[0])
-        raise DataError(f"{path}: class {gap} of {classes} has no images; number the classes without gaps")
-    names = _texts(arrays, "class_names", classes, path) or [f"class{i:06d}" for i in range(classes)]
+        raise DataError(
+            f"{path}: class {gap} of {classes} has no images; number the classes without gaps"
+        )
+    names = _texts(arrays, "class_names", classes, path) or [
+        f"class{i:06d}" for i in range(classes)
+    ]
     if len(set(names)) < classes:
         raise DataError(
             f"{path}: class_names holds {len(set(names))} different names for {classes} classes; give each its own"
@@ -97,7 +113,12 @@ def _refuse_bomb(path: Path) -> None:
 def _check_images(images: np.ndarray, path: Path) -> UInt8[np.ndarray, "n height width channels"]:
     if images.ndim == 3:
         images = images[..., None]
-    if images.dtype != np.uint8 or images.ndim != 4 or images.shape[-1] not in (1, 3) or not images.size:
+    if (
+        images.dtype != np.uint8
+        or images.ndim != 4
+        or images.shape[-1] not in (1, 3)
+        or not images.size
+    ):
         raise DataError(
             f"{path}: images are {images.dtype} {images.shape}; uint8 n x height x width (x 1 or 3 channels) is needed"
         )
@@ -108,7 +129,9 @@ def _text(entry: str | bytes | int) -> str:
     return entry.decode("utf-8", "surrogateescape") if isinstance(entry, bytes) else str(entry)
 
 
-def _texts(arrays: Mapping[str, np.ndarray], key: str, classes: int, path: Path) -> list[str] | None:
+def _texts(
+    arrays: Mapping[str, np.ndarray], key: str, classes: int, path: Path
+) -> list[str] | None:
     """Return an optional array of one text a class."""
     if key not in arrays:
         return None

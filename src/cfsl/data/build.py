@@ -61,7 +61,9 @@ class Description:
     recipe: Recipe
     make_splits: Callable[[Sequence[str]], Mapping[str, Splits]]
     """Class names -> split files by name; the first one is the default."""
-    check: Callable[[Mapping[str, int], Mapping[str, Splits]], None] = field(default=lambda sizes, splits: None)
+    check: Callable[[Mapping[str, int], Mapping[str, Splits]], None] = field(
+        default=lambda sizes, splits: None
+    )
     """Called with class sizes and the splits before anything is put in force; raises to refuse."""
 
 
@@ -187,7 +189,11 @@ def _write_all(
 
 
 def _spool_images(
-    images: Iterable[LabelledImage], shape: tuple[int, ...], spool: IO[bytes], progress: Progress, source: str
+    images: Iterable[LabelledImage],
+    shape: tuple[int, ...],
+    spool: IO[bytes],
+    progress: Progress,
+    source: str,
 ) -> list[_Spooled]:
     """Write images in the order they arrive: archives have an order of their own."""
     arrived = []
@@ -219,7 +225,9 @@ def _class_sizes(ordered: Sequence[_Spooled], description: Description) -> dict[
     return sizes
 
 
-def _write_pixels(spool: IO[bytes], ordered: Sequence[_Spooled], shape: tuple[int, ...], path: Path) -> str:
+def _write_pixels(
+    spool: IO[bytes], ordered: Sequence[_Spooled], shape: tuple[int, ...], path: Path
+) -> str:
     """Copy the spool in class order into an .npy file, and return the sha256 of the pixels."""
     spooled = np.memmap(spool, np.uint8, "r", shape=(len(ordered), *shape))
     digest = hashlib.sha256()
@@ -274,7 +282,9 @@ def _sound(folder: Path) -> DatasetInfo | None:
         info, splits = read_info(folder), _read_all_splits(folder)
         for name, split in splits.items():
             check_splits(split, info.class_names, name)
-        whole = info.default_splits in splits and len(read_image_names(folder)) == sum(info.class_sizes)
+        whole = info.default_splits in splits and len(read_image_names(folder)) == sum(
+            info.class_sizes
+        )
         return info if whole and hash_pixels(folder) == info.pixels_sha256 else None
     except DataError:
         return None
@@ -287,7 +297,9 @@ def _read_all_splits(folder: Path) -> dict[str, Splits]:
 def _require_splits(there: Path, new: Path, name: str) -> None:
     """Refuse to keep a data set in place of one with the same images and a split that it lacks."""
     known = _read_all_splits(there)
-    lacking = sorted(split for split, parts in _read_all_splits(new).items() if known.get(split) != parts)
+    lacking = sorted(
+        split for split, parts in _read_all_splits(new).items() if known.get(split) != parts
+    )
     if lacking:
         raise DataError(
             f"a data set '{name}' is there already, with the same images but without this split '{lacking[0]}'; "

@@ -45,8 +45,14 @@ class AddRequest:
     def named_recipe(self, recipes: Mapping[str, Recipe]) -> Recipe:
         """Return the recipe asked for (the first is the default), at the size asked for."""
         if self.channels:
-            raise DataError(f"--channels is for images of your own; '{self.name}' has recipes: {', '.join(recipes)}")
-        recipe = lookup(recipes, self.recipe, f"{self.name} recipe") if self.recipe else next(iter(recipes.values()))
+            raise DataError(
+                f"--channels is for images of your own; '{self.name}' has recipes: {', '.join(recipes)}"
+            )
+        recipe = (
+            lookup(recipes, self.recipe, f"{self.name} recipe")
+            if self.recipe
+            else next(iter(recipes.values()))
+        )
         return recipe.replace(height=self.size, width=self.size) if self.size else recipe
 
     def stored_name(self, recipes: Mapping[str, Recipe]) -> str:
@@ -136,12 +142,16 @@ REFERENCE_FINGERPRINTS: Mapping[str, str] = {
 def add_dataset(request: AddRequest) -> Dataset:
     """Bring in a data set that the user has: one of the catalogue, a folder or archive of images, or an .npz file."""
     if not request.source.exists():
-        raise DataError(f"{request.source} does not exist; --from takes a folder, an archive or an .npz file")
+        raise DataError(
+            f"{request.source} does not exist; --from takes a folder, an archive or an .npz file"
+        )
     entry = CATALOG.get(request.name)
     if entry is not None and entry.add is not None:
         return entry.add(request)
     if entry is not None or _GLYPHS_NAME.fullmatch(request.name):
-        raise DataError(f"'{request.name}' is made by cfsl itself; choose another name for your images")
+        raise DataError(
+            f"'{request.name}' is made by cfsl itself; choose another name for your images"
+        )
     if request.source.suffix == ".npz":
         return _add_arrays(request)
     folders = ClassFolders(request.source, _own_recipe(request, 64, 3))
@@ -155,7 +165,9 @@ def _add_arrays(request: AddRequest) -> Dataset:
     recipe = _own_recipe(request, height, channels)
     if request.size is None:
         recipe = recipe.replace(width=width)
-    return _build(request, _own_description(request, recipe, arrays.splits), arrays.labelled(recipe))
+    return _build(
+        request, _own_description(request, recipe, arrays.splits), arrays.labelled(recipe)
+    )
 
 
 def _own_recipe(request: AddRequest, size: int, channels: int) -> Recipe:
@@ -165,12 +177,19 @@ def _own_recipe(request: AddRequest, size: int, channels: int) -> Recipe:
             f"'{request.recipe}' is no recipe of '{request.name}'; give --size, --channels and --fit instead"
         )
     side = request.size or size
-    own: dict[str, Any] = {"height": side, "width": side, "channels": request.channels or channels, "fit": request.fit}
+    own: dict[str, Any] = {
+        "height": side,
+        "width": side,
+        "channels": request.channels or channels,
+        "fit": request.fit,
+    }
     return Recipe(**own)
 
 
 def _own_description(
-    request: AddRequest, recipe: Recipe, make_splits: Callable[[Sequence[str]], Mapping[str, Splits]]
+    request: AddRequest,
+    recipe: Recipe,
+    make_splits: Callable[[Sequence[str]], Mapping[str, Splits]],
 ) -> Description:
     return Description(
         name=request.save_as or request.name,
@@ -183,20 +202,29 @@ def _own_description(
     )
 
 
-def _build(request: AddRequest, description: Description, images: Iterator[LabelledImage]) -> Dataset:
+def _build(
+    request: AddRequest, description: Description, images: Iterator[LabelledImage]
+) -> Dataset:
     """Build with the user's own split file in front, if there is one."""
     if (path := request.splits) is not None:
         own, make = read_splits(path), description.make_splits
         description = Description(
-            **{**vars(description), "make_splits": lambda names: _own_split_first(path, own, make(names))},
+            **{
+                **vars(description),
+                "make_splits": lambda names: _own_split_first(path, own, make(names)),
+            },
         )
-    return build_dataset(description, images, root=request.root, replace=request.replace, progress=request.progress)
+    return build_dataset(
+        description, images, root=request.root, replace=request.replace, progress=request.progress
+    )
 
 
 def _own_split_first(path: Path, own: Splits, made: Mapping[str, Splits]) -> dict[str, Splits]:
     """Refuse a user's split that has the name of another: 'reference' is to be the same for everybody."""
     if path.stem in made:
-        raise DataError(f"{path}: the data set has a split '{path.stem}' of its own; rename your file")
+        raise DataError(
+            f"{path}: the data set has a split '{path.stem}' of its own; rename your file"
+        )
     return {path.stem: own, **made}
 
 
@@ -220,9 +248,13 @@ def fetch_dataset(
     by_hand = f"Without a network: bring the file(s) to this machine by other means and run '{add}'"
     urls = entry.urls(f"{by_hand}.")
     folder = (root or data_root()) / "downloads" / name
-    paths = download(urls, folder, by_hand=f"{by_hand}. Needed: {' and '.join(urls)}", progress=download_progress)
+    paths = download(
+        urls, folder, by_hand=f"{by_hand}. Needed: {' and '.join(urls)}", progress=download_progress
+    )
     source = folder if len(paths) > 1 else paths[0]
-    return entry.add(AddRequest(name=name, source=source, recipe=recipe, root=root, progress=progress))
+    return entry.add(
+        AddRequest(name=name, source=source, recipe=recipe, root=root, progress=progress)
+    )
 
 
 def is_glyphs(name: str) -> bool:
@@ -243,7 +275,9 @@ def glyphs_counts(name: str) -> tuple[int, int]:
     return classes, samples
 
 
-def make_glyphs(name: str, *, root: Path | None = None, progress: Progress | None = None) -> Dataset:
+def make_glyphs(
+    name: str, *, root: Path | None = None, progress: Progress | None = None
+) -> Dataset:
     """Draw the embedded data set and keep it."""
     if current_folder(name, root) is not None:
         return open_dataset(name, root=root)
@@ -265,7 +299,9 @@ def _drawn(classes: int, samples: int) -> Iterator[LabelledImage]:
         images = glyphs.draw_glyphs(numbers, samples)
         for position, pixels in enumerate(images):
             number = numbers[position // samples]
-            yield LabelledImage(glyphs.class_name(number), f"{position % samples:03d}", pixels[None])
+            yield LabelledImage(
+                glyphs.class_name(number), f"{position % samples:03d}", pixels[None]
+            )
 
 
 def load(

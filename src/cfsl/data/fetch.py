@@ -30,7 +30,11 @@ class _Bar:
 
 
 def download(
-    urls: Mapping[str, str | None], folder: Path, *, by_hand: str, progress: BytesProgress | None = None
+    urls: Mapping[str, str | None],
+    folder: Path,
+    *,
+    by_hand: str,
+    progress: BytesProgress | None = None,
 ) -> list[Path]:
     """Bring the files of `urls` (address -> checksum) into `folder`; those that are there are not fetched again.
 
@@ -46,9 +50,15 @@ def download(
         downloader = pooch.DOIDownloader if url.startswith("doi:") else pooch.HTTPDownloader
         try:
             fetched = pooch.retrieve(
-                url, checksum, fname=name, path=folder, downloader=downloader(progressbar=bar, timeout=30)
+                url,
+                checksum,
+                fname=name,
+                path=folder,
+                downloader=downloader(progressbar=bar, timeout=30),
             )
-        except Exception as error:  # requests, urllib3, pooch and the OS all raise kinds of their own
+        except (
+            Exception
+        ) as error:  # requests, urllib3, pooch and the OS all raise kinds of their own
             raise FetchError(f"{url} could not be fetched: {_reason(error)}. {by_hand}") from error
         paths.append(Path(fetched))
     return paths
@@ -63,7 +73,9 @@ def files_of_doi(doi: str, *, by_hand: str) -> dict[str, str]:
     try:
         record.load_registry_from_doi()
     except Exception as error:
-        raise FetchError(f"the record doi:{doi} could not be read: {_reason(error)}. {by_hand}") from error
+        raise FetchError(
+            f"the record doi:{doi} could not be read: {_reason(error)}. {by_hand}"
+        ) from error
     return {f"doi:{doi}/{name}": checksum for name, checksum in record.registry.items()}
 
 

@@ -44,7 +44,11 @@ class ClassFolders:
         if not class_parts:
             raise DataError(
                 f"{file.path} in {self.source} lies in no class folder; sort images into folders, one a class"
-                + (f" (a folder named '{part}' is a part of the split: rename it if it is a class)" if part else "")
+                + (
+                    f" (a folder named '{part}' is a part of the split: rename it if it is a class)"
+                    if part
+                    else ""
+                )
             )
         class_name = "/".join(class_parts)
         before = self.part_of_class.setdefault(class_name, part)
@@ -68,7 +72,10 @@ class ClassFolders:
                 f"{_some(outside)}. Move them into a split folder."
             )
         return {
-            FOLDERS: {wanted: [name for name in class_names if self.part_of_class[name] == wanted] for wanted in PARTS}
+            FOLDERS: {
+                wanted: [name for name in class_names if self.part_of_class[name] == wanted]
+                for wanted in PARTS
+            }
         }
 
 

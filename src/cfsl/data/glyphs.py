@@ -105,12 +105,18 @@ def _place(numbers: Numbers) -> tuple[Numbers, Int64[np.ndarray, " n"]]:
     """Return the alphabet of each class, and its place in the alphabet."""
     cycle, rest = np.divmod(numbers.astype(np.int64), _ALPHABET_STARTS[-1])
     alphabet = np.searchsorted(_ALPHABET_STARTS, rest, side="right") - 1
-    return (alphabet + cycle * len(_ALPHABET_SIZES)).astype(np.uint64), rest - _ALPHABET_STARTS[alphabet]
+    return (alphabet + cycle * len(_ALPHABET_SIZES)).astype(np.uint64), rest - _ALPHABET_STARTS[
+        alphabet
+    ]
 
 
 def _uniform(purpose: str, rows: Numbers, lanes: Numbers, *shape: int) -> Floats:
     """Return numbers in [0, 1), an array of `shape` for each address."""
-    return Stream.named("glyphs", VERSION, purpose).uniform(rows, lanes, prod(shape)).T.reshape(-1, *shape)
+    return (
+        Stream.named("glyphs", VERSION, purpose)
+        .uniform(rows, lanes, prod(shape))
+        .T.reshape(-1, *shape)
+    )
 
 
 def _normal(purpose: str, rows: Numbers, lanes: Numbers, *shape: int) -> Floats:
@@ -148,7 +154,9 @@ def _noise(purpose: str, rows: Numbers, lanes: Numbers, strokes: int) -> Floats:
     middle = (first + last + move[:, :, 2]) / 2
     # Both handles of the middle knot turn together, lest a smooth stroke get a corner there.
     start, turn, end = move[:, :, 3] / 2, move[:, :, 4] / 2, move[:, :, 5] / 2
-    return np.stack([first, first + start, middle - turn, middle, middle + turn, last + end, last], axis=2)
+    return np.stack(
+        [first, first + start, middle - turn, middle, middle + turn, last + end, last], axis=2
+    )
 
 
 def _words(numbers: Numbers, busy: Floats) -> Integers:
@@ -163,8 +171,12 @@ def _words(numbers: Numbers, busy: Floats) -> Integers:
     words = [pair % _MARK, pair // _MARK - 1]
     draws = _uniform("words", numbers, np.zeros_like(numbers), 3, _STROKES)
     for stroke in range(2, _STROKES):
-        habit = (draws[:, 0, stroke] * draws[:, 1, stroke] * _WORDS).astype(np.int64)  # the first: likelier
-        words.append(np.where((words[-1] >= 0) & (draws[:, 2, stroke] < 0.15 + 0.4 * busy), habit, -1))
+        habit = (draws[:, 0, stroke] * draws[:, 1, stroke] * _WORDS).astype(
+            np.int64
+        )  # the first: likelier
+        words.append(
+            np.where((words[-1] >= 0) & (draws[:, 2, stroke] < 0.15 + 0.4 * busy), habit, -1)
+        )
     return np.stack(words, axis=1)
 
 
@@ -176,7 +188,9 @@ def _programs(numbers: Numbers) -> _Programs:
     points = (curves * scale[:, None, None]).reshape(len(tries), -1, 2)
     x, y = (points[:, :, None, axis] - points[:, None, :, axis] for axis in (0, 1))
     crowding = np.count_nonzero(x * x + y * y < _CROWDED * _CROWDED, axis=(1, 2))
-    return candidates.take(np.argmin(crowding.reshape(-1, _CANDIDATES), axis=1) + tries[::_CANDIDATES])
+    return candidates.take(
+        np.argmin(crowding.reshape(-1, _CANDIDATES), axis=1) + tries[::_CANDIDATES]
+    )
 
 
 def _candidates(numbers: Numbers, lanes: Numbers) -> _Programs:
@@ -187,7 +201,9 @@ def _candidates(numbers: Numbers, lanes: Numbers) -> _Programs:
     habits = _uniform("habits", alphabets, shared, _WORDS, 2)
     words = _words(numbers, style[:, 0])
     draws = _uniform("program", numbers, lanes, _STROKES, 12)
-    size = np.where(np.arange(_STROKES) > 0, 0.4 + 0.4 * habits[rows, words, 0] + 0.2 * draws[..., 0], 1)
+    size = np.where(
+        np.arange(_STROKES) > 0, 0.4 + 0.4 * habits[rows, words, 0] + 0.2 * draws[..., 0], 1
+    )
     shapes = _vocabulary(alphabets)[rows, words] * size[..., None, None]
     # Some alphabets use a stroke in other turns too, most do not.
     turning = draws[..., 1:2] < 0.6 * (style[:, 1] * style[:, 1])[:, None, None]
@@ -202,7 +218,10 @@ def _candidates(numbers: Numbers, lanes: Numbers) -> _Programs:
         parent=(draws[..., 4] * np.arange(_STROKES)).astype(np.int64),
         joints=_JOINTS[(joints * len(_JOINTS)).astype(np.int64)],
         gap=np.where(apart[..., None], (draws[..., 7:9] - 0.5) * 1.2, 0).astype(np.float32),
-        box=10 + 5 * style[:, :1] + 7 * style[:, 3:5] + 3 * (_uniform("box", numbers, shared, 2) - 0.5),
+        box=10
+        + 5 * style[:, :1]
+        + 7 * style[:, 3:5]
+        + 3 * (_uniform("box", numbers, shared, 2) - 0.5),
     )
 
 
@@ -223,7 +242,9 @@ def _assemble(programs: _Programs, shapes: Floats, gap: Floats) -> Curves:
         anchor = curves[rows, programs.parent[:, stroke], programs.joints[:, stroke, 0]]
         own = curves[rows, stroke, programs.joints[:, stroke, 1]]
         placed = curves[:, stroke] + (anchor - own + gap[:, stroke])[:, None]
-        curves[:, stroke] = np.where(programs.strokes[:, None, None] > stroke, placed, curves[:, 0, :1])
+        curves[:, stroke] = np.where(
+            programs.strokes[:, None, None] > stroke, placed, curves[:, 0, :1]
+        )
     return curves
 
 
@@ -239,8 +260,12 @@ def _plain(programs: _Programs) -> tuple[Curves, Floats, Floats]:
 def _write(programs: _Programs, numbers: Numbers, samples: Numbers) -> Curves:
     """Run each program with the noise of its sample; return strokes in pixels."""
     _, centre, scale = _plain(programs)
-    shake = _noise("hand", numbers, samples, _STROKES) * np.float32(_SHAPE_NOISE) / scale[:, None, None]
-    miss = _normal("joints", numbers, samples, _STROKES, 2) * np.float32(_JOINT_NOISE) / scale[:, None]
+    shake = (
+        _noise("hand", numbers, samples, _STROKES) * np.float32(_SHAPE_NOISE) / scale[:, None, None]
+    )
+    miss = (
+        _normal("joints", numbers, samples, _STROKES, 2) * np.float32(_JOINT_NOISE) / scale[:, None]
+    )
     curves = _assemble(programs, programs.shapes + shake, programs.gap + miss)
     return _pose((curves - centre[:, None, None]) * scale[:, None, None], numbers, samples)
 
@@ -249,7 +274,10 @@ def _pose(curves: Curves, numbers: Numbers, samples: Numbers) -> Curves:
     """Slant, stretch and shift each character as its alphabet and writer do, and otherwise each time."""
     alphabets, _ = _place(numbers)
     stance = _uniform("stance", alphabets, np.zeros_like(samples), 3) - np.float32(0.5)
-    writer, moment = _normal("writer", alphabets, samples, 6), _normal("moment", numbers, samples, 6)
+    writer, moment = (
+        _normal("writer", alphabets, samples, 6),
+        _normal("moment", numbers, samples, 6),
+    )
     slant = 0.3 * stance[:, 2] + 0.1 * writer[:, 0] + 0.07 * moment[:, 0]
     climb = 0.06 * writer[:, 1] + 0.06 * moment[:, 1]
     stretch = 1 + 0.1 * writer[:, 2:4] + 0.1 * moment[:, 2:4]
@@ -283,8 +311,13 @@ def _render(strokes: Curves, count: Integers, pen: Floats) -> UInt8[np.ndarray, 
 
 def _squared_distance(strokes: Curves) -> Float32[np.ndarray, "n 28 28"]:
     """Return the squared distance of every pixel to the nearest segment."""
-    pixel, nearest = np.arange(SIZE, dtype=np.float32), np.full((len(strokes), SIZE, SIZE), np.float32(1e6))
-    begin, end = (part.reshape(len(strokes), -1, 2) for part in (strokes[:, :, :-1], strokes[:, :, 1:]))
+    pixel, nearest = (
+        np.arange(SIZE, dtype=np.float32),
+        np.full((len(strokes), SIZE, SIZE), np.float32(1e6)),
+    )
+    begin, end = (
+        part.reshape(len(strokes), -1, 2) for part in (strokes[:, :, :-1], strokes[:, :, 1:])
+    )
     middle, step = (begin + end) / 2, end - begin
     length = np.sqrt(step[..., 0] * step[..., 0] + step[..., 1] * step[..., 1])
     unit = step / np.where(length > 0, length, 1)[..., None]

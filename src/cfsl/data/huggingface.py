@@ -56,10 +56,14 @@ def add_labelled_images(
     classes are train, val and test; by default they are shuffled by their names and cut 74 / 13 / 13 %.
     """
     if name in CATALOG or is_glyphs(name):
-        raise DataError(f"'{name}' is a data set that cfsl knows; choose another name for your images")
+        raise DataError(
+            f"'{name}' is a data set that cfsl knows; choose another name for your images"
+        )
     parts = list(images.values()) if isinstance(images, Mapping) else [images]
     if not parts:
-        raise DataError(f"'{name}': there are no parts in what was given as images; give at least one")
+        raise DataError(
+            f"'{name}': there are no parts in what was given as images; give at least one"
+        )
     own: dict[str, Any] = {"height": size, "width": size, "channels": channels, "fit": "crop"}
     description = Description(
         name=name,
@@ -67,13 +71,21 @@ def add_labelled_images(
         source=source,
         licence=licence,
         recipe=Recipe(**own),
-        make_splits=lambda names: {"shuffled": shuffled_split(names)} if splits is None else {"given": splits},
+        make_splits=lambda names: (
+            {"shuffled": shuffled_split(names)} if splits is None else {"given": splits}
+        ),
     )
-    rows = chain.from_iterable(_labelled(name, part, Columns(*columns), description.recipe) for part in parts)
-    return build_dataset(description, _numbered(rows), root=root, replace=replace, progress=progress)
+    rows = chain.from_iterable(
+        _labelled(name, part, Columns(*columns), description.recipe) for part in parts
+    )
+    return build_dataset(
+        description, _numbered(rows), root=root, replace=replace, progress=progress
+    )
 
 
-def _labelled(name: str, rows: Rows, columns: Columns, recipe: Recipe) -> Iterator[tuple[str, np.ndarray]]:
+def _labelled(
+    name: str, rows: Rows, columns: Columns, recipe: Recipe
+) -> Iterator[tuple[str, np.ndarray]]:
     """Yield class names and pixels."""
     names = _class_names(rows, columns.label)
     for position, row in enumerate(rows):
@@ -84,7 +96,10 @@ def _labelled(name: str, rows: Rows, columns: Columns, recipe: Recipe) -> Iterat
                 f"{where} has {found}; '{columns.image}' and '{columns.label}' are needed. Give the names of both as "
                 f"columns=(image, label)"
             )
-        yield _class_name(row[columns.label], names, where), _pixels(row[columns.image], recipe, where)
+        yield (
+            _class_name(row[columns.label], names, where),
+            _pixels(row[columns.image], recipe, where),
+        )
 
 
 def _numbered(rows: Iterable[tuple[str, np.ndarray]]) -> Iterator[LabelledImage]:
@@ -111,7 +126,9 @@ def _class_name(label: Any, names: Sequence[str] | None, where: str) -> str:
     number = int(label)
     if number < 0 or (names is not None and number >= len(names)):
         of = "from 0 on" if names is None else f"from 0 to {len(names) - 1}"
-        raise DataError(f"{where} has the label {number}; labels count {of}. Leave out images without a label")
+        raise DataError(
+            f"{where} has the label {number}; labels count {of}. Leave out images without a label"
+        )
     return names[number] if names is not None else f"class{number:06d}"
 
 
@@ -119,7 +136,11 @@ def _pixels(image: Any, recipe: Recipe, where: str) -> np.ndarray:
     """Bring an image to the recipe's size, and say which one it was if that fails."""
     if not isinstance(image, Image.Image):
         array = np.asarray(image)
-        if array.dtype != np.uint8 or array.ndim not in (2, 3) or (array.ndim == 3 and array.shape[2] not in (1, 3, 4)):
+        if (
+            array.dtype != np.uint8
+            or array.ndim not in (2, 3)
+            or (array.ndim == 3 and array.shape[2] not in (1, 3, 4))
+        ):
             raise ImageError(
                 f"{where} is {array.dtype} {array.shape}; a Pillow image, or uint8 height x width (x 1, 3 or 4 "
                 f"channels) is needed"

@@ -36,7 +36,9 @@ class SplitImages:
         rows = np.arange(sizes.sum()) + np.repeat(starts - before, sizes)
         return cls(data.pixels, rows.astype(np.int32), data.info.recipe)
 
-    def normalised(self, numbers: Int32[np.ndarray, "*shape"]) -> Float32[np.ndarray, "*shape channels height width"]:
+    def normalised(
+        self, numbers: Int32[np.ndarray, "*shape"]
+    ) -> Float32[np.ndarray, "*shape channels height width"]:
         """Return images as the network sees them."""
         if self._table is None:
             images = self.in_unit_range(numbers)

@@ -58,11 +58,15 @@ class Manifest:
         """Write down tasks."""
         plan, data = tasks.plan(), tasks.data
         used, numbers = np.unique(
-            np.concatenate([plan.support_images.ravel(), plan.target_images.ravel()]), return_inverse=True
+            np.concatenate([plan.support_images.ravel(), plan.target_images.ravel()]),
+            return_inverse=True,
         )
         rows = tasks.images.rows[used]
         classes = np.searchsorted(data.class_starts, rows, side="right") - 1
-        names = tuple((data.info.class_names[c], data.image_names[row]) for c, row in zip(classes, rows, strict=True))
+        names = tuple(
+            (data.info.class_names[c], data.image_names[row])
+            for c, row in zip(classes, rows, strict=True)
+        )
         supports = plan.support_images.size
         return cls(
             data=data.name,
@@ -77,7 +81,9 @@ class Manifest:
             images=names,
             plan=dataclasses.replace(
                 plan,
-                support_images=numbers[:supports].reshape(plan.support_images.shape).astype(np.int32),
+                support_images=numbers[:supports]
+                .reshape(plan.support_images.shape)
+                .astype(np.int32),
                 target_images=numbers[supports:].reshape(plan.target_images.shape).astype(np.int32),
             ),
         )
@@ -87,7 +93,14 @@ class Manifest:
         """The identity of these tasks: which images, in which sets, under which labels, in which order."""
         digest = hashlib.sha256(self.spec.canonical_json().encode())
         if self.spec.corruption is not None:  # what is drawn on the targets is not in the plan
-            drawn = [self.split, self.seed, self.sampler, self.numbers.start, self.numbers.stop, self.numbers.step]
+            drawn = [
+                self.split,
+                self.seed,
+                self.sampler,
+                self.numbers.start,
+                self.numbers.stop,
+                self.numbers.step,
+            ]
             digest.update(json.dumps(drawn).encode())
         names = json.dumps(self.images, ensure_ascii=False, separators=(",", ":"))
         digest.update(names.encode())
@@ -114,7 +127,9 @@ class Manifest:
             ):
                 packed.write(text.encode())
         except (OSError, ValueError) as error:
-            raise ManifestError(f"{path} cannot be written: {error}; name a file in a folder that exists") from error
+            raise ManifestError(
+                f"{path} cannot be written: {error}; name a file in a folder that exists"
+            ) from error
 
     def _header(self) -> dict[str, Any]:
         return {
@@ -141,9 +156,14 @@ class Manifest:
             images = tuple((str(c), str(i)) for c, i in content["images"])
             numbers = range(*content["numbers"])
             spec = TaskSpec(**content["spec"])
-            _require_consistent(arrays, len(images), (len(numbers), spec.nss, spec.n_way * spec.k_shot), path)
+            _require_consistent(
+                arrays, len(images), (len(numbers), spec.nss, spec.n_way * spec.k_shot), path
+            )
             manifest = cls(
-                **{name: content[name] for name in ("data", "data_fingerprint", "splits", "splits_hash", "split")},
+                **{
+                    name: content[name]
+                    for name in ("data", "data_fingerprint", "splits", "splits_hash", "split")
+                },
                 spec=spec,
                 seed=content["seed"],
                 sampler=content["sampler"],
@@ -185,7 +205,14 @@ class Manifest:
 
     def recomputed(self, data: Dataset) -> Manifest:
         """Draw the same tasks again from the data set."""
-        tasks = Tasks(data, self.spec, split=self.split, seed=self.seed, numbers=self.numbers, sampler=self.sampler)
+        tasks = Tasks(
+            data,
+            self.spec,
+            split=self.split,
+            seed=self.seed,
+            numbers=self.numbers,
+            sampler=self.sampler,
+        )
         return Manifest.of(tasks)
 
 
@@ -203,7 +230,9 @@ class ManifestTasks(Tasks):
     @property
     def images(self) -> SplitImages:
         """All images of the data set: here its split may be another one."""
-        return self.data.shared((SplitImages, ALL), lambda: SplitImages.of(self.data, self.data.classes_of(ALL)))
+        return self.data.shared(
+            (SplitImages, ALL), lambda: SplitImages.of(self.data, self.data.classes_of(ALL))
+        )
 
     def plan(self, numbers: range | None = None) -> PlanBlock:
         """Look tasks up."""
@@ -227,7 +256,9 @@ def _require_header(content: Mapping[str, Any], path: Path) -> None:
         case _:
             wrong.append("numbers")
     if wrong:
-        raise ManifestError(f"{path} is not a complete task manifest: {', '.join(wrong)} missing or of the wrong kind")
+        raise ManifestError(
+            f"{path} is not a complete task manifest: {', '.join(wrong)} missing or of the wrong kind"
+        )
 
 
 def _require_consistent(
@@ -245,7 +276,9 @@ def _require_consistent(
     )
     used = np.concatenate([arrays["support_images"].ravel(), arrays["target_images"].ravel()])
     if not fits or used.max() >= images:
-        raise ManifestError(f"{path} is damaged: its lists of images, labels and tasks do not fit each other")
+        raise ManifestError(
+            f"{path} is damaged: its lists of images, labels and tasks do not fit each other"
+        )
 
 
 def differences(stated: Manifest, drawn: Manifest) -> Iterator[str]:
@@ -263,14 +296,25 @@ def differences(stated: Manifest, drawn: Manifest) -> Iterator[str]:
 def _named(manifest: Manifest, position: int) -> list[Any]:
     """Return one task by image names."""
     plan = manifest.plan.task(position)
-    named = [[manifest.images[i] for i in images.ravel()] for images in (plan.support_images, plan.target_images)]
-    return [*named, plan.support_labels.tolist(), plan.target_labels.tolist(), plan.target_groups.tolist()]
+    named = [
+        [manifest.images[i] for i in images.ravel()]
+        for images in (plan.support_images, plan.target_images)
+    ]
+    return [
+        *named,
+        plan.support_labels.tolist(),
+        plan.target_labels.tolist(),
+        plan.target_groups.tolist(),
+    ]
 
 
 def _rows_by_name(data: Dataset) -> dict[tuple[str, str], int]:
     classes = np.repeat(np.arange(len(data.class_sizes)), data.class_sizes)
     names = data.info.class_names
-    return {(names[c], image): row for row, (c, image) in enumerate(zip(classes, data.image_names, strict=True))}
+    return {
+        (names[c], image): row
+        for row, (c, image) in enumerate(zip(classes, data.image_names, strict=True))
+    }
 
 
 def _read_json(path: Path) -> dict[str, Any]:
@@ -285,5 +329,7 @@ def _read_json(path: Path) -> dict[str, Any]:
         stated = content.get("format") if isinstance(content, dict) else None
         raise ManifestError(f"{path} is not a task manifest of format {FORMAT} (format: {stated})")
     if content.get("sampler") not in SAMPLERS:
-        raise ManifestError(f"{path} was drawn by sampler {content.get('sampler')!r}; this version knows {SAMPLER}")
+        raise ManifestError(
+            f"{path} was drawn by sampler {content.get('sampler')!r}; this version knows {SAMPLER}"
+        )
     return content

@@ -28,7 +28,9 @@ RECIPES = {
     "as_published": Recipe(height=28, width=28, channels=1, resize="nearest"),
     "antialiased": Recipe(height=28, width=28, channels=1, resize="antialias"),
     "inverted": Recipe(height=28, width=28, channels=1, resize="nearest", polarity="inverted"),
-    "antialiased_inverted": Recipe(height=28, width=28, channels=1, resize="antialias", polarity="inverted"),
+    "antialiased_inverted": Recipe(
+        height=28, width=28, channels=1, resize="antialias", polarity="inverted"
+    ),
 }
 CITATION = """@article{lake2015human,
   title = {Human-level concept learning through probabilistic program induction},
@@ -107,7 +109,9 @@ def _places(source: Path) -> list[Path]:
 
 
 def _zip_or_folder(source: Path, name: str) -> Path | None:
-    return next((place for place in (source / f"{name}.zip", source / name) if place.exists()), None)
+    return next(
+        (place for place in (source / f"{name}.zip", source / name) if place.exists()), None
+    )
 
 
 def omniglot_splits(class_names: Sequence[str]) -> Mapping[str, Splits]:
@@ -131,7 +135,8 @@ def _by_alphabet(class_names: Sequence[str]) -> Splits:
     part_of = dict.fromkeys(background, "train") | dict.fromkeys(background[5::6], "val")
     part_of |= dict.fromkeys(EVALUATION_ALPHABETS, "test")
     return {
-        part: [name for name in class_names if part_of[name.split("/")[0]] == part] for part in ("train", "val", "test")
+        part: [name for name in class_names if part_of[name.split("/")[0]] == part]
+        for part in ("train", "val", "test")
     }
 
 

@@ -61,7 +61,8 @@ def publish(data: Dataset) -> dict[str, PublishedTasks]:
     """Compute the table for a data set."""
     return {
         column: PublishedTasks(
-            spec=spec, fingerprint=drawn_fingerprint(data, PublishedTasks(spec=spec, fingerprint=""))
+            spec=spec,
+            fingerprint=drawn_fingerprint(data, PublishedTasks(spec=spec, fingerprint="")),
         )
         for column, spec in TABLE_1.items()
     }
@@ -69,6 +70,7 @@ def publish(data: Dataset) -> dict[str, PublishedTasks]:
 
 if __name__ == "__main__":
     table = {
-        name: {c: entry.model_dump(mode="json") for c, entry in publish(load(name)).items()} for name in sys.argv[1:]
+        name: {c: entry.model_dump(mode="json") for c, entry in publish(load(name)).items()}
+        for name in sys.argv[1:]
     }
     sys.stdout.write(json.dumps(table, indent=1) + "\n")

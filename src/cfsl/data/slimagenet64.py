@@ -20,7 +20,9 @@ from cfsl.data.splits import PARTS, Splits
 from cfsl.errors import DataError
 
 ZENODO_DOI = "10.5281/zenodo.3672132"
-RECIPE = Recipe(height=64, width=64, channels=3, mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
+RECIPE = Recipe(
+    height=64, width=64, channels=3, mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225)
+)
 CITATION = """@article{antoniou2020defining,
   title = {Defining Benchmarks for Continual Few-Shot Learning},
   author = {Antoniou, Antreas and Patacchiola, Massimiliano and Ochal, Mateusz and Storkey, Amos},
@@ -42,7 +44,9 @@ SLIMAGENET64 = Counts(train=700, val=100, test=200, images=200)
 SLIM_TINY = Counts(train=140, val=20, test=40, images=200)
 
 
-def describe(name: str, title: str, recipe: Recipe, folders: ClassFolders, counts: Counts) -> Description:
+def describe(
+    name: str, title: str, recipe: Recipe, folders: ClassFolders, counts: Counts
+) -> Description:
     """Say what is written down about a data set of this layout."""
 
     def require_counts(sizes: Mapping[str, int], splits: Mapping[str, Splits]) -> None:
@@ -69,15 +73,21 @@ def _require_counts(what: str, sizes: Mapping[str, int], splits: Splits, counts:
     ]
     odd = [name for name, size in sizes.items() if size != counts.images]
     if odd:
-        problems.append(f"{len(odd)} classes have other than {counts.images} images (first: {odd[0]}, {sizes[odd[0]]})")
+        problems.append(
+            f"{len(odd)} classes have other than {counts.images} images (first: {odd[0]}, {sizes[odd[0]]})"
+        )
     if problems:
-        raise DataError(f"{what}: {'; '.join(problems)}. Nothing was changed; check that it is the right archive.")
+        raise DataError(
+            f"{what}: {'; '.join(problems)}. Nothing was changed; check that it is the right archive."
+        )
 
 
 def find_archive(source: Path) -> Path:
     """Accept the archive, its unpacked folder, or a folder that holds the archive."""
     if source.is_dir() and not any((source / part).is_dir() for part in PARTS):
-        archives = sorted(p for p in source.iterdir() if ".tar" in p.suffixes and "slim" in p.name.lower())
+        archives = sorted(
+            p for p in source.iterdir() if ".tar" in p.suffixes and "slim" in p.name.lower()
+        )
         if len(archives) == 1:
             return archives[0]
     return source

@@ -51,9 +51,13 @@ def check_splits(splits: Splits, class_names: Sequence[str], where: str) -> None
         for name in names:
             if name not in known:
                 close = did_you_mean(name, known)
-                raise DataError(f"{where} puts '{name}' into {part}, but the data set has no such class{close}")
+                raise DataError(
+                    f"{where} puts '{name}' into {part}, but the data set has no such class{close}"
+                )
             if name in seen:
-                raise DataError(f"{where} has class '{name}' in {seen[name]} and again in {part}; remove one")
+                raise DataError(
+                    f"{where} has class '{name}' in {seen[name]} and again in {part}; remove one"
+                )
             seen[name] = part
 
 
@@ -73,5 +77,7 @@ def read_splits(path: Path) -> dict[str, list[str]]:
         ) from error
     lists = isinstance(content, dict) and all(isinstance(names, list) for names in content.values())
     if not lists or not all(isinstance(name, str) for names in content.values() for name in names):
-        raise DataError(f'{path} is not a split file; it should look like {{"train": ["class", ...], ...}}')
+        raise DataError(
+            f'{path} is not a split file; it should look like {{"train": ["class", ...], ...}}'
+        )
     return dict(content)

@@ -124,7 +124,9 @@ class Dataset:
             raise UnknownNameError(
                 f"there is no split '{split}'{did_you_mean(str(split), PARTS)} Known: {', '.join((*PARTS, ALL))}."
             )
-        return np.array([self._class_numbers[name] for name in self.splits.get(split, ())], np.int64)
+        return np.array(
+            [self._class_numbers[name] for name in self.splits.get(split, ())], np.int64
+        )
 
     @functools.cached_property
     def _class_numbers(self) -> dict[str, int]:
@@ -139,7 +141,9 @@ def data_root() -> Path:
     try:
         return Path(chosen).expanduser().absolute()
     except RuntimeError as error:
-        raise DataError(f"CFSL_DATA={chosen} cannot be understood: {error}; give the path of a folder") from error
+        raise DataError(
+            f"CFSL_DATA={chosen} cannot be understood: {error}; give the path of a folder"
+        ) from error
 
 
 def require_name(name: str) -> None:
@@ -166,7 +170,9 @@ def current_folder(name: str, root: Path | None = None) -> Path | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
-        raise DataError(f"{home / 'current'} cannot be read: {error.strerror}; make it readable") from error
+        raise DataError(
+            f"{home / 'current'} cannot be read: {error.strerror}; make it readable"
+        ) from error
 
 
 def open_dataset(name: str, splits: str | Path | None = None, root: Path | None = None) -> Dataset:
@@ -198,9 +204,13 @@ def read_info(folder: Path) -> DatasetInfo:
         text = path.read_text(encoding="utf-8")
         version = json.loads(text).get("format")
     except (OSError, ValueError, AttributeError, RecursionError) as error:
-        raise DataError(f"{path} is missing or damaged ({error}); add the data set again") from error
+        raise DataError(
+            f"{path} is missing or damaged ({error}); add the data set again"
+        ) from error
     if version != FORMAT:
-        raise DataError(f"{path} has format {version}, this version of cfsl reads {FORMAT}; add the data set again")
+        raise DataError(
+            f"{path} has format {version}, this version of cfsl reads {FORMAT}; add the data set again"
+        )
     try:
         info = DatasetInfo.from_json(text)
     except SpecError as error:
@@ -219,16 +229,22 @@ def read_image_names(folder: Path) -> tuple[str, ...]:
     try:
         return tuple(path.read_text(encoding="utf-8").splitlines())
     except (OSError, ValueError) as error:
-        raise DataError(f"{path} is missing or damaged ({error}); add the data set again") from error
+        raise DataError(
+            f"{path} is missing or damaged ({error}); add the data set again"
+        ) from error
 
 
-def _map_pixels(folder: Path, info: DatasetInfo) -> UInt8[np.ndarray, "images channels height width"]:
+def _map_pixels(
+    folder: Path, info: DatasetInfo
+) -> UInt8[np.ndarray, "images channels height width"]:
     """Map the pixels into memory. Copy-on-write, because torch wants arrays it could write to."""
     path = folder / "pixels.npy"
     try:
         pixels = np.lib.format.open_memmap(path, mode="c")
     except (OSError, ValueError, EOFError, OverflowError) as error:
-        raise DataError(f"{path} is missing or damaged ({error}); add the data set again") from error
+        raise DataError(
+            f"{path} is missing or damaged ({error}); add the data set again"
+        ) from error
     recipe = info.recipe
     shape = (sum(info.class_sizes), recipe.channels, recipe.height, recipe.width)
     if pixels.shape != shape or pixels.dtype != np.uint8:
@@ -249,7 +265,9 @@ def hash_pixels(folder: Path, progress: Callable[[int], None] = lambda finished:
     return digest.hexdigest()
 
 
-def _read_chosen_splits(folder: Path, info: DatasetInfo, splits: str | Path | None) -> tuple[dict[str, list[str]], str]:
+def _read_chosen_splits(
+    folder: Path, info: DatasetInfo, splits: str | Path | None
+) -> tuple[dict[str, list[str]], str]:
     """Read a split by name, or from the user's own file."""
     name = info.default_splits if splits is None else str(splits)
     if name.lower().endswith(".json"):

@@ -36,7 +36,9 @@ def summarise(data: Dataset) -> dict[str, Any]:
         "recipe": recipe.model_dump(mode="json"),
         "fingerprint": data.fingerprint,
         "folder": str(data.folder),
-        "split_files": ", ".join(sorted(path.stem for path in (data.folder / "splits").glob("*.json"))),
+        "split_files": ", ".join(
+            sorted(path.stem for path in (data.folder / "splits").glob("*.json"))
+        ),
         "splits": data.splits_name,
         "parts": {part: len(data.splits.get(part, ())) for part in PARTS},
         "longest": {part: longest_tasks(data.class_sizes[data.classes_of(part)]) for part in PARTS},
@@ -56,7 +58,9 @@ def longest_tasks(class_sizes: Integer[np.ndarray, " classes"]) -> dict[str, int
         low, high = 0, _LONGEST
         while high - low > 1:
             middle = (low + high) // 2
-            low, high = (middle, high) if is_feasible(class_sizes, spec_of(middle)) else (low, middle)
+            low, high = (
+                (middle, high) if is_feasible(class_sizes, spec_of(middle)) else (low, middle)
+            )
         longest[name] = low
     return longest
 

@@ -94,7 +94,12 @@ class TaskBatch:
                 spec,
                 recipe,
                 tuple(map(SupportSet, self.support_images[i], self.support_labels[i])),
-                TargetSet(self.target_images[i], self.target_labels[i], self.target_groups[i], self.covered[i]),
+                TargetSet(
+                    self.target_images[i],
+                    self.target_labels[i],
+                    self.target_groups[i],
+                    self.covered[i],
+                ),
             )
             for i, number in enumerate(self.numbers)
         ]
@@ -126,11 +131,15 @@ class Tasks(Sequence[Task]):
         lookup(SAMPLERS, self.sampler, "sampler")
         object.__setattr__(self, "seed", whole_number(self.seed))
         if not isinstance(self.numbers, range):
-            raise SpecError(f"numbers={self.numbers!r} is refused: give a range of task numbers, such as range(600)")
+            raise SpecError(
+                f"numbers={self.numbers!r} is refused: give a range of task numbers, such as range(600)"
+            )
         if len(self.numbers):
             low, high = sorted((self.numbers[0], self.numbers[-1]))
             if low < 0 or high >= MOST_TASKS:
-                raise SpecError(f"tasks are numbered from 0 on, below 2**62, not from {low} to {high}")
+                raise SpecError(
+                    f"tasks are numbered from 0 on, below 2**62, not from {low} to {high}"
+                )
         if self.sampler == SAMPLER:
             require_feasible(self.class_sizes, self.spec, f"{self.data.name}/{self.split}")
 
@@ -202,7 +211,9 @@ class Tasks(Sequence[Task]):
     @property
     def images(self) -> SplitImages:
         """The split's images, kept with the data set so that all its tasks share them."""
-        return self.data.shared((SplitImages, self.split), lambda: SplitImages.of(self.data, self.classes))
+        return self.data.shared(
+            (SplitImages, self.split), lambda: SplitImages.of(self.data, self.classes)
+        )
 
     def gathered(self, plan: PlanBlock, numbers: range) -> TaskBatch:
         """Gather the images of a plan as tensors; corrupt the targets if the spec says so."""
@@ -219,7 +230,10 @@ class Tasks(Sequence[Task]):
 
     def targets_of(
         self, targets: Int32[np.ndarray, "tasks targets"], numbers: range
-    ) -> tuple[Float32[np.ndarray, "tasks targets channels height width"], Float32[np.ndarray, "tasks targets"]]:
+    ) -> tuple[
+        Float32[np.ndarray, "tasks targets channels height width"],
+        Float32[np.ndarray, "tasks targets"],
+    ]:
         """Return target images; corruption is done in pixel space, before normalisation."""
         if self.spec.corruption is None:
             return self.images.normalised(targets), np.zeros(targets.shape, np.float32)
@@ -227,6 +241,8 @@ class Tasks(Sequence[Task]):
         images = self.images.in_unit_range(targets)
         covered = np.empty(targets.shape, np.float32)
         for i, number in enumerate(numbers):
-            images[i], covered[i] = corrupt(images[i], self.spec.corruption, stream=stream, task=number)
+            images[i], covered[i] = corrupt(
+                images[i], self.spec.corruption, stream=stream, task=number
+            )
         self.images.normalise(images)
         return images, covered

@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 
+from cfsl.engine.bench_folder import Shelf
 from cfsl.engine.schedule import Crew, Ending, Watch, carry_out
-from cfsl.engine.shelf import Shelf
-from cfsl.engine.spec import RunSpec
 from cfsl.engine.steps import CardStep, PieceStep, Step, TrainStep, learned_together, steps_of
+from cfsl.runs.run_spec import RunSpec
 
 
 @dataclass
@@ -31,7 +31,9 @@ class Plan:
     """Damaged files that were set aside, in words."""
 
 
-def planned(runs: Sequence[RunSpec], shelf: Shelf, *, retry: bool = False, look_only: bool = False) -> Plan:
+def planned(
+    runs: Sequence[RunSpec], shelf: Shelf, *, retry: bool = False, look_only: bool = False
+) -> Plan:
     """Look what is done, and return the rest. Damaged files are set aside, unless you only look."""
     plan = Plan(list(runs), look_only=look_only)
     for run in runs:

@@ -14,18 +14,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cfsl.engine.shelf import Shelf
-from cfsl.engine.spec import LearnerSpec, RunSpec, TrainSpec
+from cfsl.cards.card import read_card
+from cfsl.engine.bench_folder import Shelf
 from cfsl.engine.steps import PieceStep, Step, TrainStep
 from cfsl.errors import CfslError
 from cfsl.learners.registry import find_learner
 from cfsl.nets.convnet import ConvNet
-from cfsl.results.card import read_card
-from cfsl.results.evaluation import described
+from cfsl.runs.evaluation import described
+from cfsl.runs.run_spec import LearnerSpec, RunSpec, TrainSpec
 from cfsl.spec import TaskSpec
 from cfsl.training.checkpoint import read_notes
 from cfsl.training.loop import LAST
-from cfsl.training.spec import Training
+from cfsl.training.training_spec import Training
 
 PLACE = Path(__file__).with_name("step_times.json")
 _CARD = 5.0
@@ -34,7 +34,11 @@ _CHARACTERS, _PHOTOS = "28x28x1", "64x64x3"
 _SHAPES = {_CHARACTERS: (1, 28), _PHOTOS: (3, 64)}
 _MEASURED_ON = TaskSpec.type_b(3)
 _TUNED = ("init_tune", "pretrain_tune", "ewc_init", "ewc_pretrain", "pretrain_tune_replay")
-_USUAL_NETS = {"protonet": (64, 64, 64, 64), "pretrain_tune": (48, 48, 48, 48), "pretrain_tune_replay": (48,) * 4}
+_USUAL_NETS = {
+    "protonet": (64, 64, 64, 64),
+    "pretrain_tune": (48, 48, 48, 48),
+    "pretrain_tune_replay": (48,) * 4,
+}
 
 
 def image_kind(data: str) -> str:
@@ -77,7 +81,11 @@ class Times:
                 return self._factor(train.learner, "train") * expected_training(train)
             case PieceStep(spec=run):
                 tasks = run.members * len(step.numbers)
-                return self._factor(run.learner, "eval") * tasks * expected_task(run, len(step.singles))
+                return (
+                    self._factor(run.learner, "eval")
+                    * tasks
+                    * expected_task(run, len(step.singles))
+                )
             case _:
                 return _CARD
 
@@ -88,7 +96,11 @@ class Times:
 def expected_training(train: TrainSpec) -> float:
     """Return the seconds of a training run with its validation, from the package's times."""
     training, schedule = train.training, train.training.schedule
-    updates = _measured(train.learner, train.data.name, _what(training)) * schedule.total * train_images(training)
+    updates = (
+        _measured(train.learner, train.data.name, _what(training))
+        * schedule.total
+        * train_images(training)
+    )
     task = eval_images(training.validation) * _measured(train.learner, train.data.name, "eval")
     return updates + schedule.epochs * training.validation_tasks * task
 
@@ -101,7 +113,9 @@ def _what(training: Training) -> str:
 def expected_task(run: RunSpec, target_sets: int = 1) -> float:
     """Return the seconds of a task that is asked about so many target sets, from the package's times."""
     is_tuned = run.learner.name in _TUNED
-    own, usual = (run.learner.settings, _usual_settings(run.learner.name)) if is_tuned else (None, None)
+    own, usual = (
+        (run.learner.settings, _usual_settings(run.learner.name)) if is_tuned else (None, None)
+    )
     share = _passes(own, run.task, target_sets) / _passes(usual, _MEASURED_ON, 1)
     return _measured(run.learner, run.data.name, "eval") * eval_images(_MEASURED_ON) * share
 
@@ -135,7 +149,9 @@ def _measured(learner: LearnerSpec, data: str, what: str) -> float:
     own = times[kind].get(name, {}).get(what)
     if own is None:
         characters = times[_CHARACTERS]
-        known = characters.get(name, {}).get(what, max(one.get(what, 0.0) for one in characters.values()))
+        known = characters.get(name, {}).get(
+            what, max(one.get(what, 0.0) for one in characters.values())
+        )
         own = known * times[kind]["protonet"]["train"] / characters["protonet"]["train"]
     return own * _times_larger(learner, kind)
 
@@ -178,8 +194,12 @@ def _ratio_of_training(notes: Mapping[str, Any], name: str) -> Ratio:
     training = Training(**identity["training"])
     learner, data = name.split("-")[0], "slim" if "-slim" in name else name
     seconds = statistics.median(epoch["seconds"] for epoch in notes["history"])
-    plain = LearnerSpec(name=learner, changes={"net": identity["learner"].get("net")}, settings=None)
-    expected = _measured(plain, data, _what(training)) * training.schedule.updates * train_images(training)
+    plain = LearnerSpec(
+        name=learner, changes={"net": identity["learner"].get("net")}, settings=None
+    )
+    expected = (
+        _measured(plain, data, _what(training)) * training.schedule.updates * train_images(training)
+    )
     return (learner, "train"), seconds / expected
 
 

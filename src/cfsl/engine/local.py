@@ -7,9 +7,9 @@ import traceback
 from collections import deque
 from collections.abc import Callable
 
+from cfsl.engine.bench_folder import Shelf
 from cfsl.engine.perform import Outcome, Progress, perform
 from cfsl.engine.schedule import Busy, Event, Failed, Finished, Told
-from cfsl.engine.shelf import Shelf
 from cfsl.engine.steps import Step
 
 

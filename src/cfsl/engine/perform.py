@@ -12,14 +12,14 @@ from typing import Any, NamedTuple
 
 import torch
 
+from cfsl.cards.card import measurements, write_card
 from cfsl.data.catalog import load
 from cfsl.data.manifest import Manifest
 from cfsl.data.splits import splits_hash
 from cfsl.data.store import Dataset
 from cfsl.data.tasks import Tasks
-from cfsl.engine.pieces import read_piece, write_piece
-from cfsl.engine.shelf import Shelf
-from cfsl.engine.spec import DataSpec, RunSpec, built
+from cfsl.engine.bench_folder import Shelf
+from cfsl.engine.partial_results import read_piece, write_piece
 from cfsl.engine.steps import CardStep, PieceStep, Step, TrainStep, pieces_of
 from cfsl.errors import DataError
 from cfsl.harness.evaluate import Conditions, evaluate_variants
@@ -27,8 +27,8 @@ from cfsl.harness.trace import joined
 from cfsl.learners.base import Meta, first_weights
 from cfsl.metrics.answers import answers_of, rounded
 from cfsl.metrics.ensemble import ensemble
-from cfsl.results.card import measurements, write_card
-from cfsl.results.evaluation import card_of
+from cfsl.runs.evaluation import card_of
+from cfsl.runs.run_spec import DataSpec, RunSpec, built
 from cfsl.training.checkpoint import read_notes
 from cfsl.training.events import Epoch, Event, Saved, Started, Update
 from cfsl.training.loop import LAST, best_epochs, best_weights, train
@@ -100,7 +100,14 @@ def _train(step: TrainStep, shelf: Shelf, tell: Tell) -> None:
 
     spec = step.spec
     start = None if spec.start is None else shelf.training(spec.start)
-    train(built(spec.learner), spec.training, opened(spec.data), shelf.training(spec), watch, start=start)
+    train(
+        built(spec.learner),
+        spec.training,
+        opened(spec.data),
+        shelf.training(spec),
+        watch,
+        start=start,
+    )
 
 
 def _run_pieces(pieces: Sequence[PieceStep], shelf: Shelf, tell: Tell) -> None:
@@ -115,7 +122,9 @@ def _run_pieces(pieces: Sequence[PieceStep], shelf: Shelf, tell: Tell) -> None:
 
     start = time.perf_counter()
     members = [
-        evaluate_variants(_conditions(run), learner, variants, _weights(run, learner, shelf, rank), progress)
+        evaluate_variants(
+            _conditions(run), learner, variants, _weights(run, learner, shelf, rank), progress
+        )
         for rank in range(run.members)
     ]
     seconds = (time.perf_counter() - start) / len(pieces)
@@ -148,10 +157,16 @@ def _put_together(run: RunSpec, shelf: Shelf, tell: Tell) -> None:
             "average": run.average,
             "epochs": best_epochs(shelf.training(run.train), run.members),
             "metrics": measurements(answers["ensemble"]),
-            "macs": {part: run.members * card["macs"][part] for part in ("adaptation", "prediction")},
+            "macs": {
+                part: run.members * card["macs"][part] for part in ("adaptation", "prediction")
+            },
         }
     _write_manifest(tasks, shelf)
-    write_card(shelf.card(run), card | {"run": run.identity(), "run_hash": run.hash, "profile": run.profile}, answers)
+    write_card(
+        shelf.card(run),
+        card | {"run": run.identity(), "run_hash": run.hash, "profile": run.profile},
+        answers,
+    )
     discard_pieces(run, shelf)
 
 

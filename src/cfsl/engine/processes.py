@@ -19,10 +19,10 @@ from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from typing import Any
 
+from cfsl.engine.bench_folder import Shelf
 from cfsl.engine.schedule import Died, Event, Told
-from cfsl.engine.shelf import Shelf
 from cfsl.engine.steps import Step
-from cfsl.harness.helper_process import HelperProcess
+from cfsl.harness.isolation.helper_process import HelperProcess
 
 _BETWEEN_REPORTS = 0.2
 """Seconds between two reports of a worker on how far it is."""
@@ -54,7 +54,9 @@ class ProcessCrew:
         """Send a step to a worker that has nothing to do."""
         worker = next(worker for worker in self._workers if worker.step is None)
         worker.step = step
-        with contextlib.suppress(OSError):  # its end of the line is closed: it died, which is noticed below
+        with contextlib.suppress(
+            OSError
+        ):  # its end of the line is closed: it died, which is noticed below
             worker.line.send(step)
 
     def next_event(self, timeout: float) -> Event | None:

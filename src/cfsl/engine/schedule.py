@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol, TypeAlias
 
+from cfsl.engine.bench_folder import Shelf
 from cfsl.engine.perform import Progress
-from cfsl.engine.shelf import Shelf
 from cfsl.engine.steps import PieceStep, Step, names_of
 
 _MOST_DEATHS = 3
@@ -130,7 +130,9 @@ class _Work:
         return self.waiting.pop(chosen.name)
 
     def _is_ready(self, step: Step) -> bool:
-        return self._open.isdisjoint(step.needs) and time.monotonic() >= self._not_before.get(step.name, 0.0)
+        return self._open.isdisjoint(step.needs) and time.monotonic() >= self._not_before.get(
+            step.name, 0.0
+        )
 
     def take(self, event: Event) -> None:
         """Take note of what happened."""
@@ -139,7 +141,9 @@ class _Work:
             case Finished(step):
                 self._open.difference_update(names_of(step))
                 self.ending.done.append(step)
-            case Failed(PieceStep(others=(_, *_)) as step) | Died(PieceStep(others=(_, *_)) as step):
+            case Failed(PieceStep(others=(_, *_)) as step) | Died(
+                PieceStep(others=(_, *_)) as step
+            ):
                 self.waiting |= {single.name: single for single in step.singles}
             case Busy(step):
                 self._not_before[name] = time.monotonic() + _LOOK_AGAIN
@@ -149,7 +153,9 @@ class _Work:
                 if self._deaths[name] < _MOST_DEATHS:
                     self.waiting[name] = step
                 else:
-                    self._give_up(step, f"its worker died {_MOST_DEATHS} times ({how}); out of memory?", "")
+                    self._give_up(
+                        step, f"its worker died {_MOST_DEATHS} times ({how}); out of memory?", ""
+                    )
             case Failed(step, error, trace):
                 self._give_up(step, error, trace)
 

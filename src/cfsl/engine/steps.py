@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
-from cfsl.engine.spec import RunSpec, TrainSpec
+from cfsl.runs.run_spec import RunSpec, TrainSpec
 from cfsl.spec import Occlusion
 
 
@@ -128,7 +128,11 @@ def learned_together(steps: Iterable[Step]) -> list[Step]:
 
 def names_of(step: Step) -> tuple[str, ...]:
     """Return what others know by name that is done when a step is."""
-    return tuple(single.name for single in step.singles) if isinstance(step, PieceStep) else (step.name,)
+    return (
+        tuple(single.name for single in step.singles)
+        if isinstance(step, PieceStep)
+        else (step.name,)
+    )
 
 
 def _steps_of(run: RunSpec) -> Iterator[Step]:

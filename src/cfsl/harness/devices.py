@@ -9,7 +9,11 @@ from cfsl.errors import SpecError
 
 def available_devices() -> list[str]:
     """Return the names of the devices that this machine has."""
-    there = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    there = {
+        "cpu": True,
+        "cuda": torch.cuda.is_available(),
+        "mps": torch.backends.mps.is_available(),
+    }
     return [name for name, is_there in there.items() if is_there]
 
 
@@ -24,5 +28,7 @@ def has_bfloat16(device: str) -> bool:
     """Tell whether a device is known to have instructions for bfloat16; without them, it takes longer than float32."""
     if device == "cuda":
         return bool(torch.cuda.is_bf16_supported(including_emulation=False))
-    known: dict[str, object] = getattr(torch.cpu, "get_capabilities", dict)() if device == "cpu" else {}
+    known: dict[str, object] = (
+        getattr(torch.cpu, "get_capabilities", dict)() if device == "cpu" else {}
+    )
     return any("bf16" in name and value is True for name, value in known.items())

@@ -15,14 +15,14 @@ from torch import Tensor
 from cfsl.data.tasks import Tasks
 from cfsl.errors import LearnerError, SpecError
 from cfsl.harness.devices import require_device
+from cfsl.harness.embedding_table import Table, embedding_table, remembered_table
 from cfsl.harness.freed_memory import freed_memory_kept
-from cfsl.harness.isolate import IsolatedRun
+from cfsl.harness.isolation.isolate import IsolatedRun
 from cfsl.harness.run import Outcome, StrictRun, TrustingRun
-from cfsl.harness.table import Table, embedding_table, remembered_table
 from cfsl.harness.trace import Trace
 from cfsl.harness.workers import Workers, on_device, threads
 from cfsl.learners.base import FixedEmbedding, Learner, Meta, Support, TaskInfo
-from cfsl.learners.maml_fast import accelerated
+from cfsl.learners.maml.accelerated import accelerated
 from cfsl.sampling import SAMPLER
 from cfsl.sampling.plan import groups_seen
 
@@ -70,7 +70,9 @@ def evaluate(
     `isolate` lets a new process see every support set: the same answers, and nowhere in memory to hide anything.
     """
     conditions = Conditions(progressive, table, law, device, isolate, accelerate)
-    return evaluate_under(conditions, learner, tasks, {} if meta is None else meta, workers, progress)
+    return evaluate_under(
+        conditions, learner, tasks, {} if meta is None else meta, workers, progress
+    )
 
 
 def evaluate_under(
@@ -99,7 +101,9 @@ def _ready(learner: Learner, tasks: Tasks, conditions: Conditions) -> Learner:
     _require_labels_of_spec(tasks)
     require_device(conditions.device)
     if conditions.isolate and conditions.accelerate:
-        raise LearnerError("isolate=True runs no kernels that are loaded at first use; leave accelerate out")
+        raise LearnerError(
+            "isolate=True runs no kernels that are loaded at first use; leave accelerate out"
+        )
     return accelerated(learner, conditions.device) if conditions.accelerate else learner
 
 
@@ -115,7 +119,11 @@ def _require_labels_of_spec(tasks: Tasks) -> None:
 
 
 def run_tasks(
-    learner: Learner, tasks: Tasks, meta: Meta, conditions: Conditions, progress: Callable[[int], None]
+    learner: Learner,
+    tasks: Tasks,
+    meta: Meta,
+    conditions: Conditions,
+    progress: Callable[[int], None],
 ) -> Trace:
     """Run all tasks in this process, one after the other."""
     return _run_variants(learner, [tasks], meta, conditions, progress)[0]
@@ -136,11 +144,17 @@ def evaluate_variants(
     if len(variants) == 1:
         return [evaluate_under(conditions, learner, variants[0], meta, progress=progress)]
     if conditions.progressive:
-        raise LearnerError("tasks that are asked about all along are not learned once for all; run them one by one")
+        raise LearnerError(
+            "tasks that are asked about all along are not learned once for all; run them one by one"
+        )
     if len({_what_is_learned(tasks) for tasks in variants}) != 1:
-        raise SpecError("only tasks that differ in nothing but the corruption of their targets are learned together")
+        raise SpecError(
+            "only tasks that differ in nothing but the corruption of their targets are learned together"
+        )
     if any(tasks.spec.corruption is None for tasks in variants):
-        raise SpecError("clean targets may be embedded beforehand, and are run alone; give corrupted ones")
+        raise SpecError(
+            "clean targets may be embedded beforehand, and are run alone; give corrupted ones"
+        )
     learner = _ready(learner, variants[0], conditions)
     return _run_variants(learner, variants, meta, conditions, progress or (lambda finished: None))
 
@@ -152,7 +166,11 @@ def _what_is_learned(tasks: Tasks) -> tuple[object, ...]:
 
 
 def _run_variants(
-    learner: Learner, variants: Sequence[Tasks], meta: Meta, conditions: Conditions, progress: Callable[[int], None]
+    learner: Learner,
+    variants: Sequence[Tasks],
+    meta: Meta,
+    conditions: Conditions,
+    progress: Callable[[int], None],
 ) -> list[Trace]:
     """Learn the tasks of the first variant, and ask about the targets of all."""
     tasks = variants[0]
@@ -174,7 +192,13 @@ def _run_variants(
             supports = _Supports(tasks, task, embedding, conditions.device)
             others = [replace(supports, tasks=variant).targets for variant in variants[1:]]
             outcomes.append(
-                run.task(info, iter(supports), supports.targets, progressive=conditions.progressive, others=others)
+                run.task(
+                    info,
+                    iter(supports),
+                    supports.targets,
+                    progressive=conditions.progressive,
+                    others=others,
+                )
             )
             progress(1)
         if isinstance(run, StrictRun):
@@ -192,7 +216,9 @@ def _run_variants(
 def _load(learner: Learner, tasks: Tasks, meta: Meta) -> None:
     """Let a learner run a task unwatched, so that whatever it loads is loaded."""
     supports = _Supports(tasks, next(_unlabelled(tasks[:1])), None, "cpu")
-    TrustingRun(learner, meta).task(task_info(tasks, tasks.numbers[0]), iter(supports), supports.targets)
+    TrustingRun(learner, meta).task(
+        task_info(tasks, tasks.numbers[0]), iter(supports), supports.targets
+    )
 
 
 def _fill_caches(tasks: Tasks) -> None:
@@ -251,7 +277,9 @@ class _Supports:
 
     def __iter__(self) -> Iterator[Support]:
         for images, labels in zip(self.task.support_images, self.task.support_labels, strict=True):
-            yield Support(self._shown(images), torch.from_numpy(labels.astype(np.int64)).to(self.device))
+            yield Support(
+                self._shown(images), torch.from_numpy(labels.astype(np.int64)).to(self.device)
+            )
 
     def _shown(self, numbers: Int32[np.ndarray, " n"]) -> Tensor:
         if self.table is not None:
@@ -287,7 +315,11 @@ def _started(
 
 
 def _table(
-    run: StrictRun | TrustingRun | IsolatedRun, learner: Learner, meta: Meta, tasks: Tasks, conditions: Conditions
+    run: StrictRun | TrustingRun | IsolatedRun,
+    learner: Learner,
+    meta: Meta,
+    tasks: Tasks,
+    conditions: Conditions,
 ) -> Table:
     """Return all images embedded; in isolation, by a new process each time."""
     if conditions.isolate:
@@ -299,7 +331,11 @@ def _trace(tasks: Tasks, outcomes: list[Outcome], *, progressive: bool) -> Trace
     """Put the answers together with the labels, which are drawn only now."""
     plan, spec = tasks.plan(), tasks.spec
     image_bytes = 4 * tasks.data.pixels[0].size
-    answers = np.stack([np.stack([a.cpu().numpy() for a in o.progressive]) for o in outcomes]) if progressive else None
+    answers = (
+        np.stack([np.stack([a.cpu().numpy() for a in o.progressive]) for o in outcomes])
+        if progressive
+        else None
+    )
     return Trace(
         logits=torch.stack([outcome.logits for outcome in outcomes]).float().numpy(),
         labels=plan.target_labels.astype(np.int64),

@@ -39,7 +39,11 @@ class _Holders:
             self._count -= 1
             if self._count == 0:
                 _tell(
-                    {_MMAP_MAX: _MOST_MAPPED, _MMAP_THRESHOLD: _MAPPED_ABOVE, _TRIM_THRESHOLD: 2 * _MAPPED_ABOVE},
+                    {
+                        _MMAP_MAX: _MOST_MAPPED,
+                        _MMAP_THRESHOLD: _MAPPED_ABOVE,
+                        _TRIM_THRESHOLD: 2 * _MAPPED_ABOVE,
+                    },
                     trim=True,
                 )
 

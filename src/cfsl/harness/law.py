@@ -31,7 +31,7 @@ import torch
 from torch import Tensor
 
 from cfsl.errors import DataFlowError
-from cfsl.harness.roots import Roots
+from cfsl.harness.mutable_snapshot import Roots
 from cfsl.harness.state import flatten
 from cfsl.learners.base import Learner, Meta
 
@@ -129,8 +129,12 @@ class Guard:
         started = set(threading.enumerate()) - self._threads
         if started:
             name = next(iter(started)).name
-            raise DataFlowError(f"{call} left a thread running ({name}); only the state may carry data")
-        for name, before, after in zip(_GENERATORS, self._generators, _generator_states(), strict=True):
+            raise DataFlowError(
+                f"{call} left a thread running ({name}); only the state may carry data"
+            )
+        for name, before, after in zip(
+            _GENERATORS, self._generators, _generator_states(), strict=True
+        ):
             if before != after:
                 raise DataFlowError(
                     f"{call} used or set the global generator of {name}; draw from info.generator() instead"
@@ -178,7 +182,12 @@ class TensorCensus:
         gc.freeze()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
         gc.unfreeze()
 
     def require_no_strangers(self, call: str, known: list[Tensor]) -> None:
@@ -196,7 +205,10 @@ class TensorCensus:
 
 def _holder(tensor: Tensor) -> str:
     """Name the kind of thing that holds a tensor."""
-    kinds = {type(holder).__name__ for holder in gc.get_referrers(tensor)} - {"frame", "list_iterator"}
+    kinds = {type(holder).__name__ for holder in gc.get_referrers(tensor)} - {
+        "frame",
+        "list_iterator",
+    }
     return "a " + " or a ".join(sorted(kinds)) if kinds else "native code"
 
 

@@ -97,7 +97,9 @@ def _attention(query: Shape, key: Shape, value: Shape, *_: Any, **__: Any) -> in
     return prod(query[:-1]) * key[-2] * (query[-1] + value[-1])
 
 
-def _attention_backward(grad: Shape, query: Shape, key: Shape, value: Shape, *_: Any, **__: Any) -> int:
+def _attention_backward(
+    grad: Shape, query: Shape, key: Shape, value: Shape, *_: Any, **__: Any
+) -> int:
     """The scores once more, and a product for each gradient: of the scores, query, key and value."""
     return prod(query[:-1]) * key[-2] * (3 * query[-1] + 2 * value[-1])
 

@@ -25,7 +25,9 @@ class PeakMemory(TorchDispatchMode):
         self._now = 0
         self._alive: set[int] = set()
 
-    def __torch_dispatch__(self, function: Any, kinds: Any, given: Any = (), options: Any = None) -> Any:
+    def __torch_dispatch__(
+        self, function: Any, kinds: Any, given: Any = (), options: Any = None
+    ) -> Any:
         for thing in tree_leaves((given, options)):
             if isinstance(thing, Tensor):
                 self._know(thing, counted=False)

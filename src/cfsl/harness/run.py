@@ -48,14 +48,19 @@ class Outcome:
         others: list[Tensor],
     ) -> Outcome:
         """Put together what came out of a task, given its states at every boundary."""
-        total, bookkeeping = [state.total for state in states], [state.bookkeeping for state in states]
+        total, bookkeeping = (
+            [state.total for state in states],
+            [state.bookkeeping for state in states],
+        )
         return cls(logits, total, bookkeeping, progressive, seconds, others)
 
 
 class StrictRun:
     """Runs tasks under the data-flow law (see `law.py`)."""
 
-    def __init__(self, learner: Learner, meta: Meta, *, embedded: bool = False, thorough_tasks: int = 1) -> None:
+    def __init__(
+        self, learner: Learner, meta: Meta, *, embedded: bool = False, thorough_tasks: int = 1
+    ) -> None:
         """Watch the learner from now on; the first tasks are looked at more closely.
 
         `embedded` says that images come embedded already (see `FixedEmbedding`).
@@ -95,7 +100,9 @@ class StrictRun:
         logits = self.predict(codec, states[-1], info, targets())
         if thorough and not getattr(self._learner, "transductive", False):
             predict = functools.partial(self.predict, codec, states[-1], info)
-            require_separate_answers(f"{type(self._learner).__name__}.predict", predict, targets(), logits)
+            require_separate_answers(
+                f"{type(self._learner).__name__}.predict", predict, targets(), logits
+            )
         further = [self.predict(codec, states[-1], info, other()) for other in others]
         self._guard.end_task()
         return Outcome.of(logits, states, answers, time.perf_counter() - start, further)
@@ -114,11 +121,17 @@ class StrictRun:
         return packed
 
     def predict(
-        self, codec: StateCodec, packed: PackedState, info: TaskInfo, images: Shaped[Tensor, "targets *shape"]
+        self,
+        codec: StateCodec,
+        packed: PackedState,
+        info: TaskInfo,
+        images: Shaped[Tensor, "targets *shape"],
     ) -> Float[Tensor, "targets labels"]:
         """Ask for the logits of some targets."""
         embedded = self._shown(images)
-        logits = self._call("predict", lambda: self._learner.predict(codec.unpack(packed), embedded))
+        logits = self._call(
+            "predict", lambda: self._learner.predict(codec.unpack(packed), embedded)
+        )
         require_logits(type(self._learner).__name__, logits, len(images), info.labels)
         return logits.detach().cpu().clone()
 
@@ -163,12 +176,16 @@ class TrustingRun:
         start, answers = time.perf_counter(), []
         state = self._learner.begin(self._meta, info)
         for support in supports:
-            state = self._learner.observe(state, Support(self._shown(support.images), support.labels))
+            state = self._learner.observe(
+                state, Support(self._shown(support.images), support.labels)
+            )
             if progressive:
                 answers.append(self._learner.predict(state, self._shown(targets())).argmax(dim=1))
         logits, *further = (self._logits(state, ask(), info) for ask in (targets, *others))
         unmeasured = [0] * (info.nss + 1)
-        return Outcome(logits, unmeasured, unmeasured, answers, time.perf_counter() - start, further)
+        return Outcome(
+            logits, unmeasured, unmeasured, answers, time.perf_counter() - start, further
+        )
 
     def _logits(
         self, state: State, images: Shaped[Tensor, "targets *shape"], info: TaskInfo
@@ -179,7 +196,11 @@ class TrustingRun:
 
     def embed(self, images: Shaped[Tensor, "n *shape"]) -> Shaped[Tensor, "n *features"]:
         """Ask for what the learner wants to see instead of these images."""
-        return self._learner.embed(self._meta, images) if isinstance(self._learner, FixedEmbedding) else images
+        return (
+            self._learner.embed(self._meta, images)
+            if isinstance(self._learner, FixedEmbedding)
+            else images
+        )
 
     def _shown(self, images: Shaped[Tensor, "n *shape"]) -> Shaped[Tensor, "n *features"]:
         return images if self._embedded else self.embed(images)
@@ -209,10 +230,17 @@ def require_separate_answers(
 ) -> None:
     """Refuse a learner whose answer for an image depends on the other images, unless it says so."""
     some = torch.arange(0, len(images), 2)
-    alone, shared = ask(images[some.to(images.device)]).cpu(), together[some.to(together.device)].cpu()
-    difference = (alone - shared).nan_to_num(0, 0, 0).abs().max() if alone.numel() else torch.zeros(())
+    alone, shared = (
+        ask(images[some.to(images.device)]).cpu(),
+        together[some.to(together.device)].cpu(),
+    )
+    difference = (
+        (alone - shared).nan_to_num(0, 0, 0).abs().max() if alone.numel() else torch.zeros(())
+    )
     scale = max(1.0, float(shared.nan_to_num(0, 0, 0).abs().max())) if alone.numel() else 1.0
-    infinities = not torch.equal(alone.isinf() * alone.sign().nan_to_num(), shared.isinf() * shared.sign().nan_to_num())
+    infinities = not torch.equal(
+        alone.isinf() * alone.sign().nan_to_num(), shared.isinf() * shared.sign().nan_to_num()
+    )
     if infinities or float(difference) > _TOLERANCE * scale:
         what = "some are infinite" if infinities else f"they differ by {float(difference):.3g}"
         raise DataFlowError(
@@ -232,6 +260,16 @@ def _destroy(tensor: Tensor) -> None:
 
 def require_logits(name: str, logits: object, targets: int, labels: int) -> None:
     """Refuse answers of the wrong shape. NaN is an answer, and wrong: who diverges is scored, not excused."""
-    if not isinstance(logits, Tensor) or tuple(logits.shape) != (targets, labels) or not logits.is_floating_point():
-        got = f"{logits.dtype} {tuple(logits.shape)}" if isinstance(logits, Tensor) else type(logits).__name__
-        raise LearnerError(f"{name}.predict gave {got}; float logits of shape {(targets, labels)} are needed")
+    if (
+        not isinstance(logits, Tensor)
+        or tuple(logits.shape) != (targets, labels)
+        or not logits.is_floating_point()
+    ):
+        got = (
+            f"{logits.dtype} {tuple(logits.shape)}"
+            if isinstance(logits, Tensor)
+            else type(logits).__name__
+        )
+        raise LearnerError(
+            f"{name}.predict gave {got}; float logits of shape {(targets, labels)} are needed"
+        )

@@ -73,17 +73,22 @@ class StateCodec:
             return self._packed_tensor(node)
         if type(node) is dict:
             return {
-                self._packed_key(key, where): self._packed(value, f"{where}[{key!r}]") for key, value in node.items()
+                self._packed_key(key, where): self._packed(value, f"{where}[{key!r}]")
+                for key, value in node.items()
             }
         if type(node) in (list, tuple):
-            return type(node)([self._packed(value, f"{where}[{i}]") for i, value in enumerate(node)])
+            return type(node)(
+                [self._packed(value, f"{where}[{i}]") for i, value in enumerate(node)]
+            )
         if node is None:
             return node
         if type(node) is TaskInfo and node == self._info:
             return INFO
         if type(node) in (bool, int, float):
             if not -(2**63) <= node < 2**63 and type(node) is int:
-                raise DataFlowError(f"{where} is a number of {node.bit_length()} bits; a state holds numbers of 64")
+                raise DataFlowError(
+                    f"{where} is a number of {node.bit_length()} bits; a state holds numbers of 64"
+                )
             self._count(_NUMBER_BYTES, bookkeeping=True)
             return node
         raise DataFlowError(
@@ -104,7 +109,11 @@ class StateCodec:
         if path is not None:
             return WeightReference(path)
         plain = tensor.detach().cpu().contiguous()
-        content = bytearray(plain.view(-1).view(torch.uint8).numpy().tobytes()) if plain.numel() else bytearray()
+        content = (
+            bytearray(plain.view(-1).view(torch.uint8).numpy().tobytes())
+            if plain.numel()
+            else bytearray()
+        )
         self._count(len(content), bookkeeping=plain.dtype in _BOOKKEEPING)
         return PackedTensor(content, plain.dtype, tuple(plain.shape))
 
@@ -134,7 +143,9 @@ def flatten(tree: Any, prefix: str = "") -> dict[str, Tensor]:
     if isinstance(tree, Tensor):
         return {prefix: tree}
     if not hasattr(tree, "items"):
-        raise DataFlowError(f"learned weights are nested dicts of tensors; '{prefix}' is a {type(tree).__name__}")
+        raise DataFlowError(
+            f"learned weights are nested dicts of tensors; '{prefix}' is a {type(tree).__name__}"
+        )
     leaves: dict[str, Tensor] = {}
     for key, value in tree.items():
         leaves |= flatten(value, f"{prefix}/{key}" if prefix else str(key))
@@ -143,4 +154,10 @@ def flatten(tree: Any, prefix: str = "") -> dict[str, Tensor]:
 
 def _address(tensor: Tensor) -> tuple[Any, ...]:
     """Tell a tensor by the memory it looks at."""
-    return (tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), tensor.dtype, str(tensor.device))
+    return (
+        tensor.data_ptr(),
+        tuple(tensor.shape),
+        tensor.stride(),
+        tensor.dtype,
+        str(tensor.device),
+    )

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from cfsl.data.tasks import Tasks
 from cfsl.errors import LearnerError
-from cfsl.harness.helper_process import Hiring
+from cfsl.harness.isolation.helper_process import Hiring
 from cfsl.harness.trace import Trace, joined
 from cfsl.learners.base import Learner, Meta
 
@@ -56,29 +56,52 @@ class Workers:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self._pool.shutdown(wait=kind is None, cancel_futures=True)
         if kind is not None:
             self._hiring.end()
 
-    def run(self, runner: Runner, learner: Learner, tasks: Tasks, meta: Meta, conditions: Any, progress: Told) -> Trace:
+    def run(
+        self,
+        runner: Runner,
+        learner: Learner,
+        tasks: Tasks,
+        meta: Meta,
+        conditions: Any,
+        progress: Told,
+    ) -> Trace:
         """Run all tasks, piece by piece, wherever there is a free worker; return one trace, in the tasks' order."""
         _require_sendable(learner)
         size = max(1, -(-len(tasks) // (self._count * _SHARES)))
         job = _Job(uuid.uuid4().hex, runner, learner, tasks, _mapped(_Sent, meta), conditions)
         starts = range(0, len(tasks), size)
-        pieces = {self._pool.submit(_run_piece, job, slice(start, start + size)): start for start in starts}
-        return joined([trace for _, trace in sorted(self._finished(pieces, progress), key=lambda piece: piece[0])])
+        pieces = {
+            self._pool.submit(_run_piece, job, slice(start, start + size)): start
+            for start in starts
+        }
+        return joined(
+            [
+                trace
+                for _, trace in sorted(self._finished(pieces, progress), key=lambda piece: piece[0])
+            ]
+        )
 
-    def _finished(self, pieces: dict[Future[Trace], int], progress: Told) -> Iterator[tuple[int, Trace]]:
+    def _finished(
+        self, pieces: dict[Future[Trace], int], progress: Told
+    ) -> Iterator[tuple[int, Trace]]:
         try:
             for piece in as_completed(pieces):
                 trace = piece.result()
                 progress(len(trace.logits))
                 yield pieces[piece], trace
         except BrokenProcessPool as error:
-            raise LearnerError("a worker process died (out of memory?); try fewer workers") from error
+            raise LearnerError(
+                "a worker process died (out of memory?); try fewer workers"
+            ) from error
         except BaseException:
             for piece in pieces:
                 piece.cancel()
@@ -106,7 +129,9 @@ def _run_piece(job: _Job, piece: slice) -> Trace:
         _TASKS.clear()
         _TASKS[job.name] = job.tasks
     meta = _mapped(lambda sent: sent.tensor(), job.meta)
-    return job.runner(job.learner, _TASKS[job.name][piece], meta, job.conditions, lambda finished: None)
+    return job.runner(
+        job.learner, _TASKS[job.name][piece], meta, job.conditions, lambda finished: None
+    )
 
 
 def _require_sendable(learner: Learner) -> None:

@@ -78,7 +78,9 @@ class Learner(Protocol):
         """Return the state after a support set, leaving the old state alone."""
         ...
 
-    def predict(self, state: State, images: Shaped[Tensor, "targets *shape"]) -> Float[Tensor, "targets labels"]:
+    def predict(
+        self, state: State, images: Shaped[Tensor, "targets *shape"]
+    ) -> Float[Tensor, "targets labels"]:
         """Return a logit for every label of the task."""
         ...
 
@@ -90,7 +92,9 @@ class FixedEmbedding(Protocol):
     Its `observe` and `predict` are given embedded images. The harness may embed every image of a split once.
     """
 
-    def embed(self, meta: Meta, images: Float32[Tensor, "n channels height width"]) -> Float[Tensor, "n *features"]:
+    def embed(
+        self, meta: Meta, images: Float32[Tensor, "n channels height width"]
+    ) -> Float[Tensor, "n *features"]:
         """Return what the learner keeps looking at instead of the images; each image on its own."""
         ...
 
@@ -99,12 +103,16 @@ class FixedEmbedding(Protocol):
 class ShapedByTask(Protocol):
     """A learner whose weights fit one shape of task: so many labels, so many support sets."""
 
-    def init_for(self, image_shape: tuple[int, int, int], task: TaskSpec, generator: torch.Generator) -> Meta:
+    def init_for(
+        self, image_shape: tuple[int, int, int], task: TaskSpec, generator: torch.Generator
+    ) -> Meta:
         """Draw first weights for tasks of this shape."""
         ...
 
 
-def first_weights(learner: Any, image_shape: tuple[int, int, int], task: TaskSpec, generator: torch.Generator) -> Meta:
+def first_weights(
+    learner: Any, image_shape: tuple[int, int, int], task: TaskSpec, generator: torch.Generator
+) -> Meta:
     """Draw the first weights of any learner; one that has no weights gets none."""
     if isinstance(learner, ShapedByTask):
         return learner.init_for(image_shape, task, generator)

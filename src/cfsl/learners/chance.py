@@ -21,6 +21,8 @@ class Chance(FrozenSpec):
         """Learn nothing."""
         return state
 
-    def predict(self, state: State, images: Shaped[Tensor, "targets *shape"]) -> Float[Tensor, "targets labels"]:
+    def predict(
+        self, state: State, images: Shaped[Tensor, "targets *shape"]
+    ) -> Float[Tensor, "targets labels"]:
         """Answer 1 / labels for everything."""
         return torch.zeros(len(images), state["info"].labels, device=images.device)

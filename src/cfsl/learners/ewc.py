@@ -42,7 +42,16 @@ from torch import Tensor
 from torch.nn import functional
 
 from cfsl.learners.base import Meta, State, Support, TaskInfo
-from cfsl.learners.tune import Penalty, Tunable, Tune, init_tune, pretrain_tune, reading, trainable, tuned
+from cfsl.learners.tune import (
+    Penalty,
+    Tunable,
+    Tune,
+    init_tune,
+    pretrain_tune,
+    reading,
+    trainable,
+    tuned,
+)
 from cfsl.nets import ImageShape, Params
 from cfsl.spec import FrozenSpec
 
@@ -86,7 +95,9 @@ class Ewc(FrozenSpec):
         """Tune on one support set without leaving what mattered before."""
         return tuned(self, state, support)
 
-    def predict(self, state: State, images: Shaped[Tensor, "targets *shape"]) -> Float[Tensor, "targets labels"]:
+    def predict(
+        self, state: State, images: Shaped[Tensor, "targets *shape"]
+    ) -> Float[Tensor, "targets labels"]:
         """Predict as the inner learner does."""
         return self.inner.predict(state["inner"], images)
 
@@ -109,7 +120,10 @@ class Ewc(FrozenSpec):
         old = {name: kept * fisher for name, fisher in state["fisher"].items()}
         total = {name: old[name] + new[name] for name in new}
         if self.anchors == "each":
-            weights = {name: _mean(state["anchors"][name], old[name], weights[name], new[name]) for name in new}
+            weights = {
+                name: _mean(state["anchors"][name], old[name], weights[name], new[name])
+                for name in new
+            }
         return {"inner": inner, "fisher": total, "anchors": weights}
 
     def weights(self, state: State) -> Params:
@@ -153,7 +167,9 @@ def fisher_information(learner: Tunable, state: State, support: Support) -> Para
             logits = learner.logits(state, weights, batch.images)
             losses = functional.cross_entropy(logits, batch.labels, reduction="none")
             for loss in losses:
-                gradients = torch.autograd.grad(loss, list(weights.values()), retain_graph=len(losses) > 1)
+                gradients = torch.autograd.grad(
+                    loss, list(weights.values()), retain_graph=len(losses) > 1
+                )
                 for name, gradient in zip(total, gradients, strict=True):
                     total[name] += gradient**2 / len(support.labels)
     return total

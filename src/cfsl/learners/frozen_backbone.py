@@ -89,8 +89,12 @@ class FrozenBackbone(FrozenSpec):
             )
         features = functional_call(module, weights, (self._prepared(images),), strict=True)
         if not isinstance(features, Tensor) or features.ndim != 2:
-            what = tuple(features.shape) if isinstance(features, Tensor) else type(features).__name__
-            raise LearnerError(f"{self.architecture} gives {what} for {len(images)} images; one row an image is needed")
+            what = (
+                tuple(features.shape) if isinstance(features, Tensor) else type(features).__name__
+            )
+            raise LearnerError(
+                f"{self.architecture} gives {what} for {len(images)} images; one row an image is needed"
+            )
         return features.float()
 
     def begin(self, meta: Meta, info: TaskInfo) -> State:
@@ -110,7 +114,9 @@ class FrozenBackbone(FrozenSpec):
             "counts": state["counts"].index_add(0, support.labels, torch.ones_like(support.labels)),
         }
 
-    def predict(self, state: State, images: Float[Tensor, "n features"]) -> Float[Tensor, "n labels"]:
+    def predict(
+        self, state: State, images: Float[Tensor, "n features"]
+    ) -> Float[Tensor, "n labels"]:
         """Compare with the means; a label that was never shown is impossible."""
         counts = state["counts"]
         means = state["sums"] / counts.clamp(min=1)[:, None]
@@ -123,7 +129,9 @@ class FrozenBackbone(FrozenSpec):
         if images.shape[1] == 1 and self.channels > 1:
             images = images.expand(-1, self.channels, -1, -1)
         if self.side is not None and images.shape[2:] != (self.side, self.side):
-            images = functional.interpolate(images, (self.side, self.side), mode="bilinear", antialias=True)
+            images = functional.interpolate(
+                images, (self.side, self.side), mode="bilinear", antialias=True
+            )
         if self.mean:
             images = images - images.new_tensor(self.mean)[:, None, None]
         if self.std:
@@ -141,7 +149,9 @@ class FrozenBackbone(FrozenSpec):
                 f"package.module:function, and arguments that it takes"
             ) from error
         if not isinstance(module, nn.Module):
-            raise LearnerError(f"{self.architecture} returns {type(module).__name__}; a torch.nn.Module is needed")
+            raise LearnerError(
+                f"{self.architecture} returns {type(module).__name__}; a torch.nn.Module is needed"
+            )
         return module.eval()
 
 
@@ -177,7 +187,9 @@ class Pooled(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         """Return the model's own pooled output or image features; else the first token, or the mean over places."""
         sized = "interpolate_pos_encoding" in inspect.signature(self.model.forward).parameters
-        out = self.model(pixel_values=images, **({"interpolate_pos_encoding": True} if sized else {}))
+        out = self.model(
+            pixel_values=images, **({"interpolate_pos_encoding": True} if sized else {})
+        )
         pooled: Tensor | None = getattr(out, "pooler_output", None)
         if pooled is None:
             hidden = out.last_hidden_state
@@ -211,4 +223,6 @@ def _transformers() -> Any:
     try:
         return importlib.import_module("transformers")
     except ImportError as error:
-        raise LearnerError("this backbone needs transformers: pip install cfsl[transformers]") from error
+        raise LearnerError(
+            "this backbone needs transformers: pip install cfsl[transformers]"
+        ) from error

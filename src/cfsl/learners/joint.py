@@ -62,11 +62,15 @@ class Joint(FrozenSpec):
             "labels": torch.cat([state["labels"], support.labels]),
         }
 
-    def predict(self, state: State, images: Float32[Tensor, "n channels height width"]) -> Float[Tensor, "n labels"]:
+    def predict(
+        self, state: State, images: Float32[Tensor, "n channels height width"]
+    ) -> Float[Tensor, "n labels"]:
         """Let the inner learner see everything at once."""
         embed = getattr(self.inner, "embed", lambda meta, shown: shown)
         inner = self.inner.begin(state["meta"], state["info"])
-        inner = self.inner.observe(inner, Support(embed(state["meta"], state["images"]), state["labels"]))
+        inner = self.inner.observe(
+            inner, Support(embed(state["meta"], state["images"]), state["labels"])
+        )
         return self.inner.predict(inner, embed(state["meta"], images))
 
 

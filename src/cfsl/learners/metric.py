@@ -28,7 +28,9 @@ def closeness(
     return 2 * products - squares
 
 
-def sums_by_label(close: Float[Tensor, "n m"], labels: Int[Tensor, " m"], count: int) -> Float[Tensor, "n labels"]:
+def sums_by_label(
+    close: Float[Tensor, "n m"], labels: Int[Tensor, " m"], count: int
+) -> Float[Tensor, "n labels"]:
     """Add up in the exponent whatever has the same label: log sum exp; a label without any has -inf."""
     nothing = close.new_full((len(close), count), float("-inf"))
     where = labels.long().expand_as(close)

@@ -44,7 +44,9 @@ class MultiProto(FrozenSpec):
         """Draw first weights: those of ProtoNets."""
         return self._protonet().init(image_shape, generator)
 
-    def embed(self, meta: Meta, images: Float32[Tensor, "n channels height width"]) -> Float[Tensor, "n features"]:
+    def embed(
+        self, meta: Meta, images: Float32[Tensor, "n channels height width"]
+    ) -> Float[Tensor, "n features"]:
         """Embed as ProtoNets do."""
         return self._protonet().embed(meta, images)
 
@@ -74,7 +76,9 @@ class MultiProto(FrozenSpec):
         labels = torch.unique(support.labels)
         new = labels[~torch.isin(labels, state["labels"][first:])]
         labels = torch.cat([state["labels"], new])
-        sums = torch.cat([state["sums"], support.images.new_zeros(len(new), support.images.shape[1])])
+        sums = torch.cat(
+            [state["sums"], support.images.new_zeros(len(new), support.images.shape[1])]
+        )
         counts = torch.cat([state["counts"], torch.zeros_like(new)])
         slots = first + (support.labels[:, None] == labels[first:]).int().argmax(dim=1)
         return state | {
@@ -85,7 +89,9 @@ class MultiProto(FrozenSpec):
             "seen": state["seen"] + 1,
         }
 
-    def predict(self, state: State, images: Float[Tensor, "n features"]) -> Float[Tensor, "n labels"]:
+    def predict(
+        self, state: State, images: Float[Tensor, "n features"]
+    ) -> Float[Tensor, "n labels"]:
         """Add up, in the exponent, the closeness to all prototypes of a label."""
         prototypes = state["sums"] / state["counts"][:, None]
         close = state["scale"] * closeness(images, prototypes, self.metric)

@@ -18,7 +18,9 @@ class PixelNN(FrozenSpec):
 
     kind: Literal["pixel_nn"] = "pixel_nn"
 
-    def embed(self, meta: Meta, images: Float32[Tensor, "n channels height width"]) -> Float[Tensor, "n pixels"]:
+    def embed(
+        self, meta: Meta, images: Float32[Tensor, "n channels height width"]
+    ) -> Float[Tensor, "n pixels"]:
         """Lay the pixels out in a row."""
         return images.flatten(1)
 

@@ -28,8 +28,8 @@ from torch.nn import functional
 
 from cfsl.data.tasks import TaskBatch
 from cfsl.learners.base import Meta, Moment, State, Support, TaskInfo
+from cfsl.learners.episode_losses import grouped_by_class, one_shot_loss
 from cfsl.learners.metric import Metric, closeness
-from cfsl.learners.turns import grouped_by_class, one_shot_loss
 from cfsl.nets.base import ImageShape
 from cfsl.nets.convnet import conv4
 from cfsl.nets.layers import Params, Stats, in_layout_of, norm_where_possible
@@ -51,7 +51,9 @@ class ProtoNet(FrozenSpec):
     def _without_later_fields(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """State the kind of prototype only if it is the defect: runs keep the hash that they had before."""
         stated: dict[str, Any] = dump(self)
-        return {name: value for name, value in stated.items() if (name, value) != ("prototype", "mean")}
+        return {
+            name: value for name, value in stated.items() if (name, value) != ("prototype", "mean")
+        }
 
     @property
     def transductive(self) -> bool:
@@ -61,14 +63,21 @@ class ProtoNet(FrozenSpec):
     def init(self, image_shape: ImageShape, generator: torch.Generator) -> Meta:
         """Draw first weights."""
         params, stats = self.net.init(image_shape, generator)
-        return {"params": params | {"scale": torch.tensor(_FIRST_SCALE[self.metric])}, "stats": stats}
+        return {
+            "params": params | {"scale": torch.tensor(_FIRST_SCALE[self.metric])},
+            "stats": stats,
+        }
 
-    def embed(self, meta: Meta, images: Float32[Tensor, "n channels height width"]) -> Float[Tensor, "n features"]:
+    def embed(
+        self, meta: Meta, images: Float32[Tensor, "n channels height width"]
+    ) -> Float[Tensor, "n features"]:
         """f(x), equation 1: each image on its own, or with norm="batch" as one batch."""
         if self.norm == "running":
             return self.net.features(meta["params"], meta["stats"], images, norm="running")
         return self.net.forward(
-            meta["params"], norm_where_possible(meta["params"], meta["stats"], {}), in_layout_of(meta["params"], images)
+            meta["params"],
+            norm_where_possible(meta["params"], meta["stats"], {}),
+            in_layout_of(meta["params"], images),
         )
 
     def begin(self, meta: Meta, info: TaskInfo) -> State:
@@ -120,7 +129,9 @@ class ProtoNet(FrozenSpec):
         shown = images.to(memory_format=torch.channels_last)
         features, stats = self.net.training_features(params, stats, shown)
         cut = batch.support_labels.numel()
-        supports, targets = (part.view(len(batch), -1, part.shape[1]) for part in (features[:cut], features[cut:]))
+        supports, targets = (
+            part.view(len(batch), -1, part.shape[1]) for part in (features[:cut], features[cut:])
+        )
         labels = torch.cat([batch.support_labels.flatten(1), batch.target_labels], dim=1)
         return torch.cat([supports, targets], dim=1), labels, stats
 
@@ -131,12 +142,16 @@ class ProtoNet(FrozenSpec):
         if turns:
             return one_shot_loss(scale, grouped_by_class(features, labels), self.metric)
         classes = int(labels.max()) + 1
-        sums = features.new_zeros(classes, features.shape[1]).index_add(0, labels[:supports], features[:supports])
+        sums = features.new_zeros(classes, features.shape[1]).index_add(
+            0, labels[:supports], features[:supports]
+        )
         counts = torch.bincount(labels[:supports], minlength=classes)
         logits = scale * closeness(features[supports:], sums / counts[:, None], self.metric)
         return functional.cross_entropy(logits, labels[supports:])
 
-    def predict(self, state: State, images: Float[Tensor, "n features"]) -> Float[Tensor, "n labels"]:
+    def predict(
+        self, state: State, images: Float[Tensor, "n features"]
+    ) -> Float[Tensor, "n labels"]:
         """-d(f(x), c_k), equation 2; a class that was never shown is impossible."""
         counts = state["counts"]
         prototypes = state["sums"] / counts.clamp(min=1)[:, None]

@@ -88,7 +88,9 @@ class ProtoNetReplay(FrozenSpec):
         """Draw first weights: those of ProtoNets."""
         return self._protonet().init(image_shape, generator)
 
-    def embed(self, meta: Meta, images: Float32[Tensor, "n channels height width"]) -> Float[Tensor, "n features"]:
+    def embed(
+        self, meta: Meta, images: Float32[Tensor, "n channels height width"]
+    ) -> Float[Tensor, "n features"]:
         """Embed as ProtoNets do."""
         return self._protonet().embed(meta, images)
 
@@ -119,11 +121,16 @@ class ProtoNetReplay(FrozenSpec):
         if self.sets is None:
             return state | rows
         cut = max(0, len(rows["labels"]) - self.sets * len(support.labels))
-        old, recent = ({name: part[where] for name, part in rows.items()} for where in (slice(cut), slice(cut, None)))
+        old, recent = (
+            {name: part[where] for name, part in rows.items()}
+            for where in (slice(cut), slice(cut, None))
+        )
         merged = _merged(old)
         return state | {name: torch.cat([merged[name], recent[name]]) for name in rows}
 
-    def predict(self, state: State, images: Float[Tensor, "n features"]) -> Float[Tensor, "n labels"]:
+    def predict(
+        self, state: State, images: Float[Tensor, "n features"]
+    ) -> Float[Tensor, "n labels"]:
         """Mix the logits of the regression with those of ProtoNets; a label that was never shown is impossible."""
         labels = state["info"].labels
         by_means = self._protonet().predict(_as_protonet(state, labels), images)
@@ -132,11 +139,17 @@ class ProtoNetReplay(FrozenSpec):
         by_replay = self.gain * self._regressed(state, images, labels)
         return torch.lerp(by_means, by_replay, self.share).where(by_means.isfinite(), by_means)
 
-    def _regressed(self, state: State, images: Float[Tensor, "n features"], labels: int) -> Float[Tensor, "n labels"]:
+    def _regressed(
+        self, state: State, images: Float[Tensor, "n features"], labels: int
+    ) -> Float[Tensor, "n labels"]:
         """Return k(x, M) (k(M, M) + r / n)^-1 Y, over the kernel of x and the nearest of M."""
         rows = state["sums"] / state["counts"][:, None]
-        among = self._exponents(rows, rows, state["scale"]).exp() + torch.diag(self.ridge / state["counts"])
-        weights = torch.linalg.solve(among, functional.one_hot(state["labels"], labels).to(among.dtype))
+        among = self._exponents(rows, rows, state["scale"]).exp() + torch.diag(
+            self.ridge / state["counts"]
+        )
+        weights = torch.linalg.solve(
+            among, functional.one_hot(state["labels"], labels).to(among.dtype)
+        )
         exponents = self._exponents(images, rows, state["scale"])
         answers: Tensor = (exponents - exponents.max(dim=1, keepdim=True).values).exp() @ weights
         return answers

@@ -30,16 +30,29 @@ class LearnerEntry:
 
 LEARNERS: Mapping[str, LearnerEntry] = {
     "chance": LearnerEntry("says nothing: the floor", "cfsl.learners.chance:Chance", "none", ""),
-    "pixel_nn": LearnerEntry("nearest support image, on raw pixels", "cfsl.learners.pixel_nn:PixelNN", "none", ""),
-    "random_embedding": LearnerEntry(
-        "ProtoNets with weights that were never trained", "cfsl.learners.protonet:ProtoNet", "random", "snell2017"
+    "pixel_nn": LearnerEntry(
+        "nearest support image, on raw pixels", "cfsl.learners.pixel_nn:PixelNN", "none", ""
     ),
-    "protonet": LearnerEntry("nearest class mean, embedded", "cfsl.learners.protonet:ProtoNet", "tasks", "snell2017"),
+    "random_embedding": LearnerEntry(
+        "ProtoNets with weights that were never trained",
+        "cfsl.learners.protonet:ProtoNet",
+        "random",
+        "snell2017",
+    ),
+    "protonet": LearnerEntry(
+        "nearest class mean, embedded", "cfsl.learners.protonet:ProtoNet", "tasks", "snell2017"
+    ),
     "multiproto": LearnerEntry(
-        "ProtoNets that keep a mean per class group", "cfsl.learners.multiproto:MultiProto", "tasks", "snell2017"
+        "ProtoNets that keep a mean per class group",
+        "cfsl.learners.multiproto:MultiProto",
+        "tasks",
+        "snell2017",
     ),
     "protonet_replay": LearnerEntry(
-        "ProtoNets that replay embedded images", "cfsl.learners.protonet_replay:ProtoNetReplay", "tasks", "kowadlo2022"
+        "ProtoNets that replay embedded images",
+        "cfsl.learners.protonet_replay:ProtoNetReplay",
+        "tasks",
+        "kowadlo2022",
     ),
     "joint": LearnerEntry(
         "ProtoNets that see all support sets at once: an upper bound that breaks the law",
@@ -47,12 +60,20 @@ LEARNERS: Mapping[str, LearnerEntry] = {
         "tasks",
         "snell2017",
     ),
-    "init_tune": LearnerEntry("SGD from random weights", "cfsl.learners.tune:init_tune", "random", "antoniou2020"),
+    "init_tune": LearnerEntry(
+        "SGD from random weights", "cfsl.learners.tune:init_tune", "random", "antoniou2020"
+    ),
     "pretrain_tune": LearnerEntry(
-        "SGD from pretrained weights", "cfsl.learners.tune:pretrain_tune", "pretraining", "antoniou2020"
+        "SGD from pretrained weights",
+        "cfsl.learners.tune:pretrain_tune",
+        "pretraining",
+        "antoniou2020",
     ),
     "ewc_init": LearnerEntry(
-        "init_tune with elastic weight consolidation", "cfsl.learners.ewc:ewc_init", "random", "kirkpatrick2017"
+        "init_tune with elastic weight consolidation",
+        "cfsl.learners.ewc:ewc_init",
+        "random",
+        "kirkpatrick2017",
     ),
     "ewc_pretrain": LearnerEntry(
         "pretrain_tune with elastic weight consolidation",
@@ -68,41 +89,52 @@ LEARNERS: Mapping[str, LearnerEntry] = {
     ),
     "maml_low": LearnerEntry(
         "MAML++ Low-End: a whole Conv-4 adapts by learned steps",
-        "cfsl.learners.maml_low:MamlLow",
+        "cfsl.learners.maml.maml_low:MamlLow",
         "meta",
         "antoniou2019",
     ),
     "maml_high": LearnerEntry(
         "MAML++ High-End: a small net adapts on a fixed deep embedding",
-        "cfsl.learners.maml_high:MamlHigh",
+        "cfsl.learners.maml.maml_high:MamlHigh",
         "meta",
         "antoniou2019sca",
     ),
     "sca": LearnerEntry(
         "MAML++ High-End and a step on the targets by a learned loss",
-        "cfsl.learners.sca:Sca",
+        "cfsl.learners.maml.sca:Sca",
         "meta",
         "antoniou2019sca",
     ),
     "anil": LearnerEntry(
-        "a linear head adapts on a fixed embedding by learned steps", "cfsl.learners.anil:Anil", "meta", "raghu2020"
+        "a linear head adapts on a fixed embedding by learned steps",
+        "cfsl.learners.maml.anil:Anil",
+        "meta",
+        "raghu2020",
     ),
     "proto_maml": LearnerEntry(
-        "MAML++ whose head starts at prototypes", "cfsl.learners.proto_maml:ProtoMaml", "meta", "triantafillou2020"
+        "MAML++ whose head starts at prototypes",
+        "cfsl.learners.maml.proto_maml:ProtoMaml",
+        "meta",
+        "triantafillou2020",
     ),
     "champion": LearnerEntry(
         "prototypes of a well trained net, and a memory of pixels: try it first",
-        "cfsl.learners.champion:Champion",
+        "cfsl.learners.champion.champion:Champion",
         "champion",
         "snell2017",
     ),
 }
+
+STARTS: Mapping[str, str] = {"metric_start": "cfsl.learners.maml.metric_start:MetricStart"}
+"""What other learners start their training from; no row of a table."""
 
 
 def find_learner(name: str) -> Any:
     """Return a learner by its name, or by the import path of your own: 'package.module:Class'."""
     if ":" in name:
         return _made(name)
+    if name in STARTS:
+        return _imported(STARTS[name])()
     return lookup(LEARNERS, name, "learner").build()
 
 
@@ -116,9 +148,15 @@ def _made(place: str) -> Any:
         raise LearnerError(
             f"'{place}' cannot be made: {type(error).__name__}: {error}. It is called without arguments"
         ) from error
-    missing = [name for name in ("begin", "observe", "predict") if not callable(getattr(learner, name, None))]
+    missing = [
+        name
+        for name in ("begin", "observe", "predict")
+        if not callable(getattr(learner, name, None))
+    ]
     if missing:
-        raise LearnerError(f"'{place}' is no learner: it has no {', no '.join(missing)}; see docs/adding-a-learner.md")
+        raise LearnerError(
+            f"'{place}' is no learner: it has no {', no '.join(missing)}; see docs/adding-a-learner.md"
+        )
     return learner
 
 
@@ -127,5 +165,7 @@ def _imported(place: str) -> Callable[[], Any]:
     try:
         made: Callable[[], Any] = getattr(importlib.import_module(module_name), attribute)
     except Exception as error:  # an own module may fail in any way
-        raise LearnerError(f"'{place}' cannot be imported: {error}. Write it as package.module:Class") from error
+        raise LearnerError(
+            f"'{place}' cannot be imported: {error}. Write it as package.module:Class"
+        ) from error
     return made

@@ -80,7 +80,9 @@ class Replay(FrozenSpec):
         """Tune on one support set and on what is stored."""
         return tuned(self, state, support)
 
-    def predict(self, state: State, images: Shaped[Tensor, "targets *shape"]) -> Float[Tensor, "targets labels"]:
+    def predict(
+        self, state: State, images: Shaped[Tensor, "targets *shape"]
+    ) -> Float[Tensor, "targets labels"]:
         """Predict as the inner learner does."""
         return self.inner.predict(state["inner"], images)
 
@@ -88,7 +90,9 @@ class Replay(FrozenSpec):
         """Take one step of the inner learner on the support set and the images that are replayed."""
         stored = self._with(state["stored"], support) if self.store_first else state["stored"]
         generator = state["info"].generator(_FIRST_PURPOSE + state["steps_taken"])
-        inner = self.inner.step(state["inner"], joined([support, *drawn(stored, self.samples, generator)]), penalty)
+        inner = self.inner.step(
+            state["inner"], joined([support, *drawn(stored, self.samples, generator)]), penalty
+        )
         return {**state, "inner": inner, "steps_taken": state["steps_taken"] + 1}
 
     def consolidate(self, state: State, support: Support) -> State:

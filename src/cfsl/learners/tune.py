@@ -74,7 +74,9 @@ class Tunable(Protocol):
     def observe(self, state: State, support: Support) -> State:
         """Return the state after a support set: `steps` times `step`, then `consolidate`."""
 
-    def predict(self, state: State, images: Shaped[Tensor, "targets *shape"]) -> Float[Tensor, "targets labels"]:
+    def predict(
+        self, state: State, images: Shaped[Tensor, "targets *shape"]
+    ) -> Float[Tensor, "targets labels"]:
         """Return a logit for every label of the task."""
 
     def step(self, state: State, support: Support, penalty: Penalty | None = None) -> State:
@@ -141,7 +143,9 @@ class Tune(FrozenSpec):
         """Tune on one support set."""
         return tuned(self, state, support)
 
-    def predict(self, state: State, images: Shaped[Tensor, "targets *shape"]) -> Float[Tensor, "targets labels"]:
+    def predict(
+        self, state: State, images: Shaped[Tensor, "targets *shape"]
+    ) -> Float[Tensor, "targets labels"]:
         """Return logits with the weights as they are now."""
         parts = [images] if self.transductive else torch.split(images, _PREDICTED_AT_ONCE)
         with torch.no_grad():
@@ -168,7 +172,9 @@ class Tune(FrozenSpec):
             return state
         seen: Stats = {}
         with torch.no_grad():
-            self._classified(state, state["weights"], self._tuning_norm(state, seen), support.images)
+            self._classified(
+                state, state["weights"], self._tuning_norm(state, seen), support.images
+            )
         sets, stats = state["sets"] + 1, state["stats"]
         return {**state, "sets": sets, "stats": moved_stats(stats, {**stats, **seen}, 1 / sets)}
 
@@ -181,7 +187,11 @@ class Tune(FrozenSpec):
         self, state: State, weights: Mapping[str, Tensor], images: Shaped[Tensor, "n *shape"]
     ) -> Float[Tensor, "n labels"]:
         """Classify as `predict` does, with these weights."""
-        own = self._tuning_norm(state, {}) if self.norm == "batch" else running_norm(state["scales"], state["stats"])
+        own = (
+            self._tuning_norm(state, {})
+            if self.norm == "batch"
+            else running_norm(state["scales"], state["stats"])
+        )
         return self._classified(state, weights, own, images)
 
     def _tuning_norm(self, state: State, seen: Stats) -> Norm:
@@ -191,7 +201,11 @@ class Tune(FrozenSpec):
         return norm_where_possible(state["scales"], state["stats"], seen)
 
     def _classified(
-        self, state: State, weights: Mapping[str, Tensor], norm: Norm, images: Shaped[Tensor, "n *shape"]
+        self,
+        state: State,
+        weights: Mapping[str, Tensor],
+        norm: Norm,
+        images: Shaped[Tensor, "n *shape"],
     ) -> Float[Tensor, "n labels"]:
         # What a state gives back is in the default layout, whatever the layout of what was put in.
         features = self.net.forward({**state["scales"], **in_channels_last(weights)}, norm, images)
@@ -209,7 +223,11 @@ class Tune(FrozenSpec):
                 f"Make them with init(), or pretrain this very net."
             )
         own = {name: tensor for name, tensor in params.items() if _layer(name) in layers}
-        scales = {name: tensor for name, tensor in own.items() if isinstance(layers[_layer(name)], BatchNorm)}
+        scales = {
+            name: tensor
+            for name, tensor in own.items()
+            if isinstance(layers[_layer(name)], BatchNorm)
+        }
         return {name: tensor for name, tensor in own.items() if name not in scales}, scales
 
 
@@ -239,4 +257,7 @@ def _layer(parameter: str) -> str:
 def _drawn_head(features: int, info: TaskInfo) -> Params:
     """Draw a head with Xavier uniform weights and no bias."""
     weight = nn.init.xavier_uniform_(torch.empty(info.labels, features), generator=info.generator())
-    return {"head.weight": weight.to(info.device), "head.bias": torch.zeros(info.labels, device=info.device)}
+    return {
+        "head.weight": weight.to(info.device),
+        "head.bias": torch.zeros(info.labels, device=info.device),
+    }

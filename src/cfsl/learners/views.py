@@ -13,7 +13,11 @@ Images = Float32[Tensor, "n channels height width"]
 def turned_views(images: Images) -> list[Images]:
     """Return images and their mirror images, in as many turns as keep their shape: by quarters, if they are square."""
     quarters = quarters_of(images.shape[2], images.shape[3])
-    return [torch.rot90(seen, quarter, (2, 3)) for seen in (images, images.flip(3)) for quarter in quarters]
+    return [
+        torch.rot90(seen, quarter, (2, 3))
+        for seen in (images, images.flip(3))
+        for quarter in quarters
+    ]
 
 
 def turned_orders(height: int, width: int) -> list[list[int]]:

@@ -81,7 +81,9 @@ def _moments(values: Float64[np.ndarray, " values"], what: str) -> _Moments:
     if count == 0:
         raise SpecError(f"there is nothing to sum up: give the values of at least one {what}")
     if missing:
-        raise SpecError(f"{missing} of {count} {what} values are NaN, which has no mean; leave them out or mend them")
+        raise SpecError(
+            f"{missing} of {count} {what} values are NaN, which has no mean; leave them out or mend them"
+        )
     mean = float(values.mean())
     if count == 1 or not np.isfinite(values).all():
         return mean, None, None, count

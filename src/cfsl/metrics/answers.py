@@ -84,11 +84,15 @@ def rounded(answers: Answers) -> Answers:
     is the exponential of its log-likelihood, so that it need not be stored. Rounding twice is rounding once.
     """
     finite = np.isfinite(answers.log_likelihood)
-    own = np.where(finite, answers.log_likelihood.clip(-_LARGEST, _LARGEST), -np.inf).astype(np.float16)
+    own = np.where(finite, answers.log_likelihood.clip(-_LARGEST, _LARGEST), -np.inf).astype(
+        np.float16
+    )
     sure = answers.confidence.astype(np.float16).astype(np.float64)
     own = own.astype(np.float64)
     return replace(
-        answers, log_likelihood=own, confidence=np.where(answers.predicted == answers.labels, np.exp(own), sure)
+        answers,
+        log_likelihood=own,
+        confidence=np.where(answers.predicted == answers.labels, np.exp(own), sure),
     )
 
 
@@ -97,13 +101,17 @@ def predictions(run: Scorable) -> Int64[np.ndarray, "tasks targets"]:
     return run.predicted if isinstance(run, Answers) else predicted_labels(run.logits)
 
 
-def predicted_labels(logits: Float32[np.ndarray, "*targets labels"]) -> Int64[np.ndarray, "*targets"]:
+def predicted_labels(
+    logits: Float32[np.ndarray, "*targets labels"],
+) -> Int64[np.ndarray, "*targets"]:
     """Return the label with the largest logit (of equals the first), or NO_ANSWER."""
     answered = np.isfinite(logits.max(axis=-1))
     return np.where(answered, logits.argmax(axis=-1), NO_ANSWER).astype(np.int64)
 
 
-def log_probabilities(logits: Float32[np.ndarray, "targets labels"]) -> Float64[np.ndarray, "targets labels"]:
+def log_probabilities(
+    logits: Float32[np.ndarray, "targets labels"],
+) -> Float64[np.ndarray, "targets labels"]:
     """Return the log softmax, worked out in float64; a target without an answer gets a row of NaN."""
     wide = logits.astype(np.float64)
     top = wide.max(axis=1, keepdims=True)

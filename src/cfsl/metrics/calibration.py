@@ -17,6 +17,9 @@ def expected_calibration_error(run: Scorable, *, bins: int = 15) -> float:
     target without an answer is wrong with confidence 1.
     """
     answers = answers_of(run)
-    right, confidence = (answers.predicted == answers.labels).ravel().astype(np.float64), answers.confidence.ravel()
+    right, confidence = (
+        (answers.predicted == answers.labels).ravel().astype(np.float64),
+        answers.confidence.ravel(),
+    )
     bin_of = np.clip(np.ceil(confidence * bins).astype(np.int64) - 1, 0, bins - 1)
     return float(np.abs(np.bincount(bin_of, weights=right - confidence)).sum() / len(right))

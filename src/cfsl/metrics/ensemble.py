@@ -64,7 +64,14 @@ def _require_same_tasks(traces: Sequence[Trace]) -> None:
         raise SpecError("an ensemble has at least one member, not 0")
     first = traces[0]
     for number, trace in enumerate(traces):
-        same_size = trace.logits.shape == first.logits.shape and trace.state_bytes.shape == first.state_bytes.shape
-        same_targets = np.array_equal(trace.labels, first.labels) and np.array_equal(trace.groups, first.groups)
+        same_size = (
+            trace.logits.shape == first.logits.shape
+            and trace.state_bytes.shape == first.state_bytes.shape
+        )
+        same_targets = np.array_equal(trace.labels, first.labels) and np.array_equal(
+            trace.groups, first.groups
+        )
         if not (same_size and same_targets and trace.support_bytes == first.support_bytes):
-            raise SpecError(f"member {number} ran other tasks than member 0; an ensemble answers the same tasks")
+            raise SpecError(
+                f"member {number} ran other tasks than member 0; an ensemble answers the same tasks"
+            )

@@ -105,11 +105,15 @@ class _History(NamedTuple):
 def _history(run: Scorable) -> _History:
     """Count what was right, or say what the trace lacks."""
     if run.progressive is None or run.seen is None:
-        raise SpecError("this trace holds final answers only; run it again with predictions after every support set")
+        raise SpecError(
+            "this trace holds final answers only; run it again with predictions after every support set"
+        )
     right, targets = _count(run.progressive == run.labels[:, None], run.groups)
     groups = np.arange(targets.shape[1])
     if run.seen[-1] < len(groups):
-        raise SpecError(f"the targets are of {len(groups)} groups, but only {run.seen[-1]} were ever shown")
+        raise SpecError(
+            f"the targets are of {len(groups)} groups, but only {run.seen[-1]} were ever shown"
+        )
     # Groups are numbered as they appear, and a group lasts until the next appears.
     first_shown = np.searchsorted(run.seen, groups, side="right")
     last_shown = np.searchsorted(run.seen, run.seen[first_shown], side="right") - 1
@@ -124,9 +128,12 @@ def _count(
     targets = np.stack([np.bincount(task, minlength=count) for task in groups])
     if not targets.all():
         task, group = np.argwhere(targets == 0)[0]
-        raise SpecError(f"task {task} has no target of group {group}, so that nothing is known of that group")
+        raise SpecError(
+            f"task {task} has no target of group {group}, so that nothing is known of that group"
+        )
     rows = [
-        [np.bincount(of, weights=hit, minlength=count) for hit in task] for task, of in zip(hits, groups, strict=True)
+        [np.bincount(of, weights=hit, minlength=count) for hit in task]
+        for task, of in zip(hits, groups, strict=True)
     ]
     return np.array(rows, np.float64), targets
 

@@ -17,7 +17,9 @@ def two_sided_p(t: float, dof: int) -> float:
     """Return the probability that Student's t with `dof` degrees of freedom is at least |t| from 0."""
     square = t * t
     # 1 - x is worked out by itself: as a difference it would lose its digits for small t.
-    return _incomplete_beta(dof / 2, 0.5, x=dof / (dof + square), one_minus_x=square / (dof + square))
+    return _incomplete_beta(
+        dof / 2, 0.5, x=dof / (dof + square), one_minus_x=square / (dof + square)
+    )
 
 
 def critical_t95(dof: int) -> float:
@@ -40,8 +42,14 @@ def _incomplete_beta(a: float, b: float, *, x: float, one_minus_x: float) -> flo
         return 1 - _incomplete_beta(b, a, x=one_minus_x, one_minus_x=x)
     log_beta = math.lgamma(a) + math.lgamma(b) - math.lgamma(a + b)
     # The logarithm of the number near 1 comes from the small one.
-    log_x, log_rest = (math.log(x), math.log1p(-x)) if x < 0.5 else (math.log1p(-one_minus_x), math.log(one_minus_x))
-    return math.exp(a * log_x + b * log_rest - log_beta) / (a * _continued_fraction(_beta_terms(a, b, x)))
+    log_x, log_rest = (
+        (math.log(x), math.log1p(-x))
+        if x < 0.5
+        else (math.log1p(-one_minus_x), math.log(one_minus_x))
+    )
+    return math.exp(a * log_x + b * log_rest - log_beta) / (
+        a * _continued_fraction(_beta_terms(a, b, x))
+    )
 
 
 def _beta_terms(a: float, b: float, x: float) -> Iterator[float]:

@@ -76,7 +76,11 @@ class NetSpec(FrozenSpec):
         return self.forward(params, batch_norm(params, {}), images)
 
     def training_features(
-        self, params: Mapping[str, Tensor], stats: Mapping[str, Tensor], images: Images, momentum: float = 0.1
+        self,
+        params: Mapping[str, Tensor],
+        stats: Mapping[str, Tensor],
+        images: Images,
+        momentum: float = 0.1,
     ) -> tuple[Features, Stats]:
         """Embed images with the statistics of the batch; return the running statistics after it, too.
 

@@ -35,7 +35,9 @@ class ConvNet(NetSpec):
     def layers(self, image_shape: ImageShape) -> dict[str, Layer]:
         """Return a convolution and a batch norm for each block."""
         layers: dict[str, Layer] = {}
-        for number, (inputs, outputs) in enumerate(pairwise((image_shape[0], *self.widths)), start=1):
+        for number, (inputs, outputs) in enumerate(
+            pairwise((image_shape[0], *self.widths)), start=1
+        ):
             layers[f"block{number}.conv"] = Conv(inputs, outputs, bias=self.bias)
             layers[f"block{number}.norm"] = BatchNorm(outputs)
         return layers
@@ -52,7 +54,9 @@ class ConvNet(NetSpec):
             maps = conv(params, f"block{number}.conv", maps)
             if self.order == "conv-norm-act":
                 # Pooling commutes with the activation, and with batch norm if its scale is not negative.
-                maps = functional.leaky_relu(normed_and_pooled(norm, f"block{number}.norm", maps), SLOPE, inplace)
+                maps = functional.leaky_relu(
+                    normed_and_pooled(norm, f"block{number}.norm", maps), SLOPE, inplace
+                )
             else:
                 maps = functional.leaky_relu(maps, SLOPE, inplace)
                 maps = normed_and_pooled(norm, f"block{number}.norm", maps)

@@ -64,7 +64,9 @@ class DenseNet(NetSpec):
         maps = _activated(params, norm, "stem", images)
         for name, _, transition in self._blocks():
             maps = _excited(params, f"{name}.squeeze", maps)
-            added = _activated(params, norm, f"{name}.wide", _activated(params, norm, f"{name}.narrow", maps))
+            added = _activated(
+                params, norm, f"{name}.wide", _activated(params, norm, f"{name}.narrow", maps)
+            )
             maps = torch.cat([maps, added], dim=1)
             if transition is not None:
                 maps = _activated(params, norm, transition, functional.avg_pool2d(maps, 2))
@@ -76,7 +78,11 @@ class DenseNet(NetSpec):
             stage, block = divmod(number, self.blocks)
             last = block == self.blocks - 1
             name = f"stage{stage + 1}"
-            yield f"{name}.block{block + 1}", self.filters * (number + 1), f"{name}.transition" if last else None
+            yield (
+                f"{name}.block{block + 1}",
+                self.filters * (number + 1),
+                f"{name}.transition" if last else None,
+            )
 
 
 class SqueezeConv(NetSpec):
@@ -136,8 +142,14 @@ class HighEndNet(NetSpec):
 
     def forward(self, params: Mapping[str, Tensor], norm: Norm, images: Images) -> Features:
         """Embed images, and give their maps to the small net."""
-        deep = {name.removeprefix(_EMBEDDING): tensor for name, tensor in params.items() if name.startswith(_EMBEDDING)}
-        flat = self.embedding.forward(deep, lambda name, maps: norm(_EMBEDDING + name, maps), images)
+        deep = {
+            name.removeprefix(_EMBEDDING): tensor
+            for name, tensor in params.items()
+            if name.startswith(_EMBEDDING)
+        }
+        flat = self.embedding.forward(
+            deep, lambda name, maps: norm(_EMBEDDING + name, maps), images
+        )
         maps = flat.view(len(images), *self.embedding.map_shape())
 
         features = self.net.forward(params, norm, maps)

@@ -71,7 +71,9 @@ class BatchNorm:
 Layer = Conv | Linear | BatchNorm
 
 
-def init_layers(layers: Mapping[str, Layer], rule: Init, generator: torch.Generator) -> tuple[Params, Stats]:
+def init_layers(
+    layers: Mapping[str, Layer], rule: Init, generator: torch.Generator
+) -> tuple[Params, Stats]:
     """Draw the first weights in the order of `layers`, on the generator's device."""
     params: Params = {}
     stats: Stats = {}
@@ -81,7 +83,9 @@ def init_layers(layers: Mapping[str, Layer], rule: Init, generator: torch.Genera
             params |= {f"{name}.weight": ones, f"{name}.bias": torch.zeros_like(ones)}
             stats |= {f"{name}.mean": torch.zeros_like(ones), f"{name}.var": ones.clone()}
         else:
-            params |= {f"{name}.{part}": tensor for part, tensor in _draw(layer, rule, generator).items()}
+            params |= {
+                f"{name}.{part}": tensor for part, tensor in _draw(layer, rule, generator).items()
+            }
     return params, stats
 
 
@@ -103,7 +107,9 @@ def _draw(layer: Conv | Linear, rule: Init, generator: torch.Generator) -> Param
 def conv(params: Mapping[str, Tensor], name: str, maps: Maps, stride: int = 1) -> Maps:
     """Convolve with the layer `name`, padded so that only the stride shrinks the map."""
     weight = params[f"{name}.weight"]
-    return functional.conv2d(maps, weight, params.get(f"{name}.bias"), stride=stride, padding=weight.shape[-1] // 2)
+    return functional.conv2d(
+        maps, weight, params.get(f"{name}.bias"), stride=stride, padding=weight.shape[-1] // 2
+    )
 
 
 def pool(maps: Maps) -> Maps:
@@ -157,7 +163,9 @@ def batch_norm(params: Mapping[str, Tensor], seen: Stats) -> Norm:
         scale, shift = params[f"{name}.weight"], params[f"{name}.bias"]
         # Called by its native name since it returns its statistics (cut off from the gradient): no second pass over
         # the maps, nothing updated in place.
-        normed, mean, inverse_std = torch.native_batch_norm(maps, scale, shift, None, None, True, 0.0, EPS)
+        normed, mean, inverse_std = torch.native_batch_norm(
+            maps, scale, shift, None, None, True, 0.0, EPS
+        )
         var = (inverse_std**-2 - EPS).clamp_min(0) * (count / (count - 1))
         seen.update({f"{name}.mean": mean, f"{name}.var": var})
         return normed
@@ -165,7 +173,9 @@ def batch_norm(params: Mapping[str, Tensor], seen: Stats) -> Norm:
     return norm
 
 
-def norm_where_possible(params: Mapping[str, Tensor], stats: Mapping[str, Tensor], seen: Stats) -> Norm:
+def norm_where_possible(
+    params: Mapping[str, Tensor], stats: Mapping[str, Tensor], seen: Stats
+) -> Norm:
     """Normalise by the batch wherever it has at least two values a channel, and by the given statistics elsewhere."""
     by_batch, by_stats = batch_norm(params, seen), running_norm(params, stats)
 
@@ -211,4 +221,6 @@ def in_layout_of(params: Mapping[str, Tensor], images: Maps) -> Maps:
 
 def _is_channels_last(weight: Tensor) -> bool:
     # By strides, since vmap cannot be asked for a memory format; one channel or a 1x1 kernel says nothing.
-    return weight.ndim == 4 and weight.shape[1] > 1 and weight.shape[-1] > 1 and weight.stride(1) == 1
+    return (
+        weight.ndim == 4 and weight.shape[1] > 1 and weight.shape[-1] > 1 and weight.stride(1) == 1
+    )

@@ -13,7 +13,10 @@ from cfsl.nets.dense import DenseNet, HighEndNet, SqueezeConv
 from cfsl.nets.resnet12 import ResNet12
 from cfsl.nets.small_resnet import SmallResNet
 
-Net = Annotated[ConvNet | DenseNet | HighEndNet | ResNet12 | SmallResNet | SqueezeConv, Field(discriminator="kind")]
+Net = Annotated[
+    ConvNet | DenseNet | HighEndNet | ResNet12 | SmallResNet | SqueezeConv,
+    Field(discriminator="kind"),
+]
 """For fields of other specs: any backbone, told apart by its `kind`."""
 
 NETS: dict[str, NetSpec] = {
@@ -30,7 +33,9 @@ NETS: dict[str, NetSpec] = {
     "resnet12": ResNet12(),
     "resnet12_512": ResNet12(widths=(64, 128, 256, 512)),
     "resnet_small": SmallResNet(),
-    "resnet_small_rgb": SmallResNet(widths=(32, 64, 128, 256), stem_kernel=5, stem_stride=2, embedding=None),
+    "resnet_small_rgb": SmallResNet(
+        widths=(32, 64, 128, 256), stem_kernel=5, stem_stride=2, embedding=None
+    ),
     "dense_64": DenseNet(),
     "squeeze_conv_48": SqueezeConv(),
     "high_end": HighEndNet(),

@@ -31,7 +31,9 @@ class ResNet12(NetSpec):
     def layers(self, image_shape: ImageShape) -> dict[str, Layer]:
         """Return the layers of all blocks."""
         layers: dict[str, Layer] = {}
-        for number, (inputs, outputs) in enumerate(pairwise((image_shape[0], *self.widths)), start=1):
+        for number, (inputs, outputs) in enumerate(
+            pairwise((image_shape[0], *self.widths)), start=1
+        ):
             layers |= _block_layers(f"block{number}", inputs, outputs)
         return layers
 
@@ -64,6 +66,8 @@ def _block_layers(name: str, inputs: int, outputs: int) -> dict[str, Layer]:
 def _block(params: Mapping[str, Tensor], norm: Norm, name: str, maps: Tensor) -> Tensor:
     shortcut = norm(f"{name}.shortcut.norm", conv(params, f"{name}.shortcut.conv", maps))
     for step in (1, 2):
-        maps = functional.leaky_relu(norm(f"{name}.norm{step}", conv(params, f"{name}.conv{step}", maps)), SLOPE)
+        maps = functional.leaky_relu(
+            norm(f"{name}.norm{step}", conv(params, f"{name}.conv{step}", maps)), SLOPE
+        )
     maps = norm(f"{name}.norm3", conv(params, f"{name}.conv3", maps))
     return functional.leaky_relu(pool(maps + shortcut), SLOPE)

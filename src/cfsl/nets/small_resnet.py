@@ -65,7 +65,9 @@ class SmallResNet(NetSpec):
     def forward(self, params: Mapping[str, Tensor], norm: Norm, images: Images) -> Features:
         """Compute stem, stages and projection."""
         # In the stem, pooling comes before batch norm by design: its maps are the largest of the net.
-        maps = functional.relu(norm("stem.norm", pool(conv(params, "stem.conv", images, self.stem_stride))))
+        maps = functional.relu(
+            norm("stem.norm", pool(conv(params, "stem.conv", images, self.stem_stride)))
+        )
         last = len(self.widths) - 1
         for number in range(1, last + 1):
             maps = _residual(params, norm, f"stage{number}", maps)

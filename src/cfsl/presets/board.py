@@ -12,9 +12,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from cfsl.cards.card import Card
 from cfsl.presets.row_names import RowNames, seed_of, usual_settings
 from cfsl.presets.suites import SUITES
-from cfsl.results.card import Card
 from cfsl.spec import TaskSpec
 
 OWN = "own"
@@ -68,7 +68,9 @@ def boards(cards: Iterable[Found]) -> list[Board]:
     order = list(SUITES)
     return [
         _board(*key, columns, usual)
-        for key, columns in sorted(places.items(), key=lambda item: (order.index(item[0][0]), item[0]))
+        for key, columns in sorted(
+            places.items(), key=lambda item: (order.index(item[0][0]), item[0])
+        )
     ]
 
 
@@ -83,11 +85,16 @@ def _split_names(cards: Iterable[Found]) -> dict[tuple[str, str, str], str]:
     """Return what split files are called: by their name, and by the start of the hash if there are several of it."""
     known = dict.fromkeys(_split_of(found.card) for found in cards)
     named = Counter((data, name) for data, name, _ in known)
-    return {key: key[1] if named[key[:2]] == 1 else f"{key[1]} {key[2][:_HASH_DIGITS]}" for key in known}
+    return {
+        key: key[1] if named[key[:2]] == 1 else f"{key[1]} {key[2][:_HASH_DIGITS]}" for key in known
+    }
 
 
 SUITES_SPLIT: Mapping[str, str] = {
-    name: str(suite.fixed["split"]) for suite in SUITES.values() if "split" in suite.fixed for name in suite.data
+    name: str(suite.fixed["split"])
+    for suite in SUITES.values()
+    if "split" in suite.fixed
+    for name in suite.data
 }
 """Data sets that a suite takes another split of than test."""
 
@@ -109,12 +116,20 @@ def _same(spec: TaskSpec, stated: Mapping[str, Any]) -> bool:
 
 
 def _board(
-    suite: str, data: str, splits: str, profile: str, found: Mapping[str, Sequence[Found]], usual: Mapping[str, str]
+    suite: str,
+    data: str,
+    splits: str,
+    profile: str,
+    found: Mapping[str, Sequence[Found]],
+    usual: Mapping[str, str],
 ) -> Board:
     columns = [column for column in SUITES[suite].columns(data) if column in found]
     rows: dict[str, dict[str, list[Found]]] = {}
     repeats: list[Found] = []
-    names = RowNames([[one.card for one in found[column]] for column in columns], usual if profile == OWN else None)
+    names = RowNames(
+        [[one.card for one in found[column]] for column in columns],
+        usual if profile == OWN else None,
+    )
     for column in columns:
         for one in sorted(found[column], key=lambda one: (-one.card["tasks"]["count"], one.path)):
             cell = rows.setdefault(names.of(one.card), {}).setdefault(column, [])

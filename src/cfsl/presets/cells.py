@@ -11,20 +11,30 @@ from typing import Any
 from cfsl.data.catalog import load
 from cfsl.data.splits import splits_hash
 from cfsl.data.store import Dataset
-from cfsl.engine.spec import DataSpec, LearnerSpec, RunSpec, TrainSpec, built, learner_spec
 from cfsl.errors import DataError, InfeasibleSpecError, SpecError, lookup
 from cfsl.learners.base import FixedEmbedding
 from cfsl.learners.registry import LEARNERS, find_learner
 from cfsl.presets.profiles import PRETRAINING_VALIDATION, PROFILES, SHARED_EPISODES
 from cfsl.presets.suites import SUITES, Place, Suite, suites_named
+from cfsl.runs.run_spec import DataSpec, LearnerSpec, RunSpec, TrainSpec, built, learner_spec
 from cfsl.sampling import require_feasible
 from cfsl.spec import TaskSpec
 from cfsl.training.recipes import fitted_to
-from cfsl.training.spec import Precision, Training
+from cfsl.training.training_spec import Precision, Training
 
 _TRAINERS = {"tasks": "protonet", "pretraining": "pretrain_tune", "champion": "champion"}
 """Whose training serves all learners of a kind."""
-_SHARED_FIELDS = ("net", "photo_net", "metric", "norm", "views", "closeness", "axes", "learns_means", "length_power")
+_SHARED_FIELDS = (
+    "net",
+    "photo_net",
+    "metric",
+    "norm",
+    "views",
+    "closeness",
+    "axes",
+    "learns_means",
+    "length_power",
+)
 """Hyper-parameters that matter to such a training; learners that wrap others have them in their inner one."""
 _PIECE = 100
 """Tasks in a piece of a cell."""
@@ -80,10 +90,16 @@ def _require_known(request: Request) -> None:
         opened(name, request.splits)
     for learner in request.learners or ():
         find_learner(learner)
-    in_use = {learner for name in suites_named(request.suite) for learner in learners_of(request, SUITES[name])}
+    in_use = {
+        learner
+        for name in suites_named(request.suite)
+        for learner in learners_of(request, SUITES[name])
+    }
     for learner in request.changes or {}:
         if learner not in in_use:
-            raise SpecError(f"there are settings for {learner}, which is not in this bench; add it to --learners")
+            raise SpecError(
+                f"there are settings for {learner}, which is not in this bench; add it to --learners"
+            )
     names = {
         column: None
         for name in suites_named(request.suite)
@@ -115,7 +131,9 @@ class _Table:
         for learner in learners_of(self._request, self._suite):
             for column in wanted:
                 if column not in columns:
-                    why_not = f"{self._name} has other columns on {self._data}: {', '.join(columns)}"
+                    why_not = (
+                        f"{self._name} has other columns on {self._data}: {', '.join(columns)}"
+                    )
                     yield Cell(self._name, self._data, learner, column, 0, None, why_not)
                     continue
                 place = Place(learner, self._data, column, columns[column])
@@ -124,7 +142,11 @@ class _Table:
 
     def _known(self) -> set[str]:
         """Return the columns that this suite has on any data set that was asked for."""
-        return {column for data in self._request.data or self._suite.data for column in self._suite.columns(data)}
+        return {
+            column
+            for data in self._request.data or self._suite.data
+            for column in self._suite.columns(data)
+        }
 
     def _seeds(self, learner: str) -> int:
         """A learner that draws nothing has one seed."""
@@ -143,9 +165,14 @@ class _Table:
     def _run(self, place: Place, seed: int) -> RunSpec:
         data = opened(place.data, self._request.splits)
         learner = learner_spec(place.learner, self._changes(place))
-        fields: dict[str, Any] = {"tasks": self._request.tasks or self._profile.tasks, **self._suite.fixed}
+        fields: dict[str, Any] = {
+            "tasks": self._request.tasks or self._profile.tasks,
+            **self._suite.fixed,
+        }
         split = fields.get("split", "test")
-        require_feasible(data.class_sizes[data.classes_of(split)], place.task, f"{data.name}/{split}")
+        require_feasible(
+            data.class_sizes[data.classes_of(split)], place.task, f"{data.name}/{split}"
+        )
         train = self._train(place, learner, seed) if self._suite.trained else None
         embeds = isinstance(built(learner), FixedEmbedding) and place.task.corruption is None
         return RunSpec(
@@ -157,7 +184,9 @@ class _Table:
             train=train,
             members=min(self._members(), train.training.schedule.keep) if train else 1,
             progressive=self._profile.progressive,
-            piece=fields["tasks"] if embeds else _PIECE,  # a table of embeddings is made once a piece
+            piece=fields["tasks"]
+            if embeds
+            else _PIECE,  # a table of embeddings is made once a piece
             **fields,
         )
 
@@ -167,7 +196,9 @@ class _Table:
     def _changes(self, place: Place) -> dict[str, Any]:
         """Return hyper-parameters: the suite's, then what was chosen for short runs, then what was asked for."""
         asked = dict((self._request.changes or {}).get(place.learner, {}))
-        of_suite = self._suite.paper_changes if self._profile.published_networks else self._suite.changes
+        of_suite = (
+            self._suite.paper_changes if self._profile.published_networks else self._suite.changes
+        )
         return {**self._profile.changes.get(place.learner, {}), **of_suite(place), **asked}
 
     def _train(self, place: Place, learner: LearnerSpec, seed: int) -> TrainSpec | None:
@@ -178,12 +209,18 @@ class _Table:
         trainer = learner
         if place.learner in LEARNERS and kind in _TRAINERS:
             bare = {name.removeprefix("inner."): value for name, value in learner.changes.items()}
-            shared = {name: value for name, value in bare.items() if name.split(".")[0] in _SHARED_FIELDS}
+            shared = {
+                name: value for name, value in bare.items() if name.split(".")[0] in _SHARED_FIELDS
+            }
             trainer = learner_spec(_TRAINERS[kind], shared)
         data = opened(place.data, self._request.splits)
         training = fitted_to(data, self._training(kind, place))
         _require_trainable(data, training)
-        return TrainSpec(learner=trainer, data=data_spec(data, self._request.splits), training=training.with_seed(seed))
+        return TrainSpec(
+            learner=trainer,
+            data=data_spec(data, self._request.splits),
+            training=training.with_seed(seed),
+        )
 
     def _training(self, kind: str, place: Place) -> Training:
         task = place.task.replace(corruption=None)
@@ -194,7 +231,9 @@ class _Table:
         characters = opened(place.data, self._request.splits).info.recipe.channels == 1
         training = self._profile.training(kind, place.learner, task, characters)
         if self._request.precision is not None:
-            training = training.replace(schedule=training.schedule.replace(precision=self._request.precision))
+            training = training.replace(
+                schedule=training.schedule.replace(precision=self._request.precision)
+            )
         if self._request.profile == "paper":
             return self._suite.paper_training(training, place)
         return training
@@ -216,7 +255,12 @@ def opened(name: str, splits: str | None) -> Dataset:
 def data_spec(data: Dataset, splits: str | None) -> DataSpec:
     """Return the identity of an open data set: the same whether its usual split was named or not."""
     named = None if splits == data.info.default_splits else splits
-    return DataSpec(name=data.name, splits=named, fingerprint=data.fingerprint, splits_hash=splits_hash(data.splits))
+    return DataSpec(
+        name=data.name,
+        splits=named,
+        fingerprint=data.fingerprint,
+        splits_hash=splits_hash(data.splits),
+    )
 
 
 def _require_trainable(data: Dataset, training: Training) -> None:

@@ -48,7 +48,13 @@ NOISE = (0.05, 0.1, 0.2, 0.4)
 OCCLUSION = (0.05, 0.1, 0.2, 0.3)
 MORE_OCCLUSION = (*OCCLUSION, 0.6, 0.9)
 """What the paper needed for photographs, whose discs covered one channel of three only; ours cover all."""
-SMOKE: Columns = {"A3": _A["A3"], "B3": _B["B3"], "C3": _C["C3"], "D4": _D["D4"], "instance2": INSTANCE["instance2"]}
+SMOKE: Columns = {
+    "A3": _A["A3"],
+    "B3": _B["B3"],
+    "C3": _C["C3"],
+    "D4": _D["D4"],
+    "instance2": INSTANCE["instance2"],
+}
 
 
 def corrupted(occlusion: tuple[float, ...]) -> Columns:

@@ -55,11 +55,15 @@ _NETS: Mapping[tuple[str, str], Mapping[str, Shape]] = {
         "instance": Shape(128, 3),
     },
     ("omniglot", "protonet"): {
-        **dict.fromkeys(("baseline1", "baseline2", "wide1", "wide2", "deep1", "instance"), Shape(128, 4)),
+        **dict.fromkeys(
+            ("baseline1", "baseline2", "wide1", "wide2", "deep1", "instance"), Shape(128, 4)
+        ),
         "deep2": Shape(256, 4),
     },
     ("slimagenet64", "pretrain_tune"): {
-        **dict.fromkeys(("baseline1", "baseline2", "wide1", "deep1", "deep2", "instance"), Shape(64, 4)),
+        **dict.fromkeys(
+            ("baseline1", "baseline2", "wide1", "deep1", "deep2", "instance"), Shape(64, 4)
+        ),
         "wide2": Shape(128, 4),
     },
     ("slimagenet64", "pretrain_tune_replay"): {
@@ -68,7 +72,9 @@ _NETS: Mapping[tuple[str, str], Mapping[str, Shape]] = {
         "wide2": Shape(128, 4),
     },
     ("slimagenet64", "protonet"): {
-        **dict.fromkeys(("baseline1", "baseline2", "wide1", "wide2", "deep2", "instance"), Shape(64, 4)),
+        **dict.fromkeys(
+            ("baseline1", "baseline2", "wide1", "wide2", "deep2", "instance"), Shape(64, 4)
+        ),
         "deep1": Shape(128, 4),
     },
 }
@@ -140,4 +146,8 @@ def buffer_changes(learner: str, data: str, column: str, task: TaskSpec) -> dict
 def paper_2_rate(learner: str, data: str, column: str, task: TaskSpec) -> float:
     """Return the outer learning rate of an experiment of paper 2."""
     experiment = "instance" if task.kind == "instance" else column
-    return 1e-4 if learner == "protonet" and (photos_or_characters(data), experiment) in _SLOW_PROTONETS else 1e-3
+    return (
+        1e-4
+        if learner == "protonet" and (photos_or_characters(data), experiment) in _SLOW_PROTONETS
+        else 1e-3
+    )

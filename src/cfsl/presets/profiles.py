@@ -11,7 +11,7 @@ from typing import Any
 
 from cfsl.spec import TaskSpec
 from cfsl.training.recipes import RECIPES, recipe_for
-from cfsl.training.spec import Training
+from cfsl.training.training_spec import Training
 
 SHARED_EPISODES = TaskSpec.type_b(3)
 """What learners that fit any task are validated on where one training serves them all."""
@@ -116,12 +116,32 @@ _SHORT_CHANGES: Mapping[str, dict[str, Any]] = {
 """Hyper-parameters that were chosen on Omniglot's validation tasks ('cfsl choose'; see results/)."""
 
 PROFILES: Mapping[str, Profile] = {
-    "smoke": Profile("minutes: every learner is run, none learns much", 20, 1, 2, True, True, _smoke, _SHORT_CHANGES),
-    "quick": Profile("useful numbers on two CPU cores in an evening", 600, 1, 1, False, True, _quick, _SHORT_CHANGES),
+    "smoke": Profile(
+        "minutes: every learner is run, none learns much",
+        20,
+        1,
+        2,
+        True,
+        True,
+        _smoke,
+        _SHORT_CHANGES,
+    ),
+    "quick": Profile(
+        "useful numbers on two CPU cores in an evening",
+        600,
+        1,
+        1,
+        False,
+        True,
+        _quick,
+        _SHORT_CHANGES,
+    ),
     "strong": Profile(
         "learners at their published strength: the MAML family in stages, paper 2's networks",
         *(600, 1, 5, False, True, _strong, _SHORT_CHANGES),
         published_networks=True,
     ),
-    "paper": Profile("the published protocol", 600, None, 5, False, False, _paper, published_networks=True),
+    "paper": Profile(
+        "the published protocol", 600, None, 5, False, False, _paper, published_networks=True
+    ),
 }

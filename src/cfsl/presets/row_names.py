@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from cfsl.results.card import Card
+from cfsl.cards.card import Card
 
 _OF_A_COLUMN = ("seed", "episodes", "validation", "validation_tasks")
 """What the trainings of a row may differ in."""
@@ -26,14 +26,19 @@ class RowNames:
         shown: dict[str, dict[str, set[int]]] = {}
         for number, cards in enumerate(columns):
             for card in cards:
-                shown.setdefault(_learner_of(card), {}).setdefault(_settings(card), set()).add(number)
+                shown.setdefault(_learner_of(card), {}).setdefault(_settings(card), set()).add(
+                    number
+                )
         self._usual = usual or {
-            name: max(variants, key=lambda key: len(variants[key])) for name, variants in shown.items()
+            name: max(variants, key=lambda key: len(variants[key]))
+            for name, variants in shown.items()
         }
         self._told_apart = {
             name
             for name, variants in shown.items()
-            if usual or sum(len(numbers) for numbers in variants.values()) > len(set().union(*variants.values()))
+            if usual
+            or sum(len(numbers) for numbers in variants.values())
+            > len(set().union(*variants.values()))
         }
         self._usual_training = _usual_training_where_several(columns)
 
@@ -41,7 +46,9 @@ class RowNames:
         """Return the name of the row that a card is in."""
         name, different = _learner_of(card), []
         if name in self._told_apart:
-            different.append(_difference(json.loads(self._usual[name]), card["learner"]["settings"]))
+            different.append(
+                _difference(json.loads(self._usual[name]), card["learner"]["settings"])
+            )
         usual_training = self._usual_training.get((name, _settings(card)))
         if usual_training is not None:
             different.append(_difference(json.loads(usual_training), json.loads(_training(card))))
@@ -81,7 +88,10 @@ def _usual_training_where_several(columns: Sequence[Sequence[Card]]) -> dict[tup
 
 def _training(card: Card) -> str:
     training = ((card.get("checkpoint") or {}).get("identity") or {}).get("training") or {}
-    return json.dumps({name: value for name, value in training.items() if name not in _OF_A_COLUMN}, sort_keys=True)
+    return json.dumps(
+        {name: value for name, value in training.items() if name not in _OF_A_COLUMN},
+        sort_keys=True,
+    )
 
 
 def _learner_of(card: Card) -> str:

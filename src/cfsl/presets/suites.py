@@ -11,9 +11,18 @@ from cfsl.presets import columns
 from cfsl.presets.columns import Columns
 from cfsl.presets.hyper import buffer_changes, paper_2_changes, paper_2_rate, photos_or_characters
 from cfsl.spec import TaskSpec
-from cfsl.training.spec import Training
+from cfsl.training.training_spec import Training
 
-PAPER_1 = ("init_tune", "pretrain_tune", "ewc_init", "ewc_pretrain", "protonet", "maml_low", "maml_high", "sca")
+PAPER_1 = (
+    "init_tune",
+    "pretrain_tune",
+    "ewc_init",
+    "ewc_pretrain",
+    "protonet",
+    "maml_low",
+    "maml_high",
+    "sca",
+)
 PAPER_2 = ("pretrain_tune", "pretrain_tune_replay", "protonet")
 BOTH = ("omniglot", "slimagenet64")
 FIGURE_4_DATA = "glyphs-3200x2"
@@ -74,10 +83,14 @@ def _paper_2(place: Place) -> dict[str, Any]:
 
 def _replication_training(training: Training, place: Place) -> Training:
     """Paper 2, Table 2: 15 epochs of pretraining, 100 of ProtoNets."""
-    return training.replace(schedule=training.schedule.replace(epochs=100 if place.learner == "protonet" else 15))
+    return training.replace(
+        schedule=training.schedule.replace(epochs=100 if place.learner == "protonet" else 15)
+    )
 
 
-def _paper_2_training(training: Training, place: Place, epochs: Mapping[str, Mapping[str, int]]) -> Training:
+def _paper_2_training(
+    training: Training, place: Place, epochs: Mapping[str, Mapping[str, int]]
+) -> Training:
     """Paper 2, section 3.4: so many epochs of 500 updates, 200 validation tasks, and rates of its own."""
     own = epochs[photos_or_characters(place.data)]
     schedule = training.schedule.replace(
@@ -114,7 +127,12 @@ def _always(fixed: Columns) -> Callable[[str], Columns]:
 
 
 SUITES: Mapping[str, Suite] = {
-    "table1": Suite("paper 1, Table 1: eight methods on task types A to D", _table_1, PAPER_1, published="table1"),
+    "table1": Suite(
+        "paper 1, Table 1: eight methods on task types A to D",
+        _table_1,
+        PAPER_1,
+        published="table1",
+    ),
     "figure3": Suite(
         "paper 1, Figure 3: accuracy over the number of support sets, with and without overwrite",
         _always(columns.FIGURE_3),

@@ -22,7 +22,11 @@ _SHORT = "datum.value >= 1e4 ? format(datum.value, '~s') : format(datum.value, '
 def lines_chart(lines: Lines) -> Spec:
     """Return curves with bars and hover numbers, a panel each."""
     base = alt.Chart().encode(x=_x(lines), color=_colour(lines.series))
-    scale = alt.Scale(type="log", nice=False, padding=8) if lines.y_scale == "log" else alt.Scale(zero=True)
+    scale = (
+        alt.Scale(type="log", nice=False, padding=8)
+        if lines.y_scale == "log"
+        else alt.Scale(zero=True)
+    )
     axis = alt.Axis(labelExpr=_SHORT, tickCount=5, labelOverlap=True, grid=lines.y_scale != "log")
     y = alt.Y("y:Q", title=lines.y_title or None, scale=scale, axis=axis)
     tooltip = [
@@ -33,19 +37,25 @@ def lines_chart(lines: Lines) -> Spec:
     ]
     detail = alt.Detail("run:N") if not lines.by_learner else alt.Detail("series:N")
     curve = base.mark_line(strokeWidth=1.6).encode(y=y, detail=detail)
-    dots = base.mark_point(size=46, filled=True, opacity=1).encode(y=y, shape=_shape(lines.series), tooltip=tooltip)
+    dots = base.mark_point(size=46, filled=True, opacity=1).encode(
+        y=y, shape=_shape(lines.series), tooltip=tooltip
+    )
     layers: list[Any] = [curve, dots]
     if any("low" in row for row in lines.rows):
         low = alt.Y("low:Q", title=lines.y_title or None)
         layers.insert(1, base.mark_rule(strokeWidth=1.2).encode(y=low, y2="high:Q"))
-    return _faceted(alt.layer(*layers), lines.rows, "panel:N", lines.panels, shares_y=lines.shares_y)
+    return _faceted(
+        alt.layer(*layers), lines.rows, "panel:N", lines.panels, shares_y=lines.shares_y
+    )
 
 
 def pareto_chart(pareto: Pareto) -> Spec:
     """Return accuracy over ATM with MACs as size, for the column that the parameter `column` names."""
     chosen = alt.param("column", value=pareto.columns[0])
     x_scale = alt.Scale(type="symlog", constant=0.01)
-    x = alt.X("x:Q", title="ATM: memory kept, over all support images", scale=x_scale, axis=_ATM_AXIS)
+    x = alt.X(
+        "x:Q", title="ATM: memory kept, over all support images", scale=x_scale, axis=_ATM_AXIS
+    )
     base = (
         alt.Chart(_data(pareto.rows))
         .transform_filter("datum.column == column")
@@ -73,7 +83,9 @@ def pareto_chart(pareto: Pareto) -> Spec:
         tooltip=tooltip,
     )
     bars = base.mark_rule(strokeWidth=1).encode(y=alt.Y("low:Q", title="accuracy, %"), y2="high:Q")
-    return _plain(alt.layer(bars, dots).add_params(chosen).properties(width="container", height=360))
+    return _plain(
+        alt.layer(bars, dots).add_params(chosen).properties(width="container", height=360)
+    )
 
 
 _ATM_AXIS = alt.Axis(values=[0, 0.01, 0.1, 1, 10, 100], labelExpr=_SHORT)
@@ -96,7 +108,9 @@ def matrices_chart(matrices: Matrices) -> Spec:
         alt.Tooltip("x:O", title="class group"),
         alt.Tooltip("value:Q", title="accuracy, %", format=".2f"),
     ]
-    heat = alt.Color("value:Q", title="accuracy, %", scale=alt.Scale(domain=[0, _FULL], scheme="viridis"))
+    heat = alt.Color(
+        "value:Q", title="accuracy, %", scale=alt.Scale(domain=[0, _FULL], scheme="viridis")
+    )
     cells = base.mark_rect().encode(color=heat, tooltip=tooltip).add_params(chosen)
     numbers = (
         base.mark_text(fontSize=10)
@@ -118,11 +132,18 @@ def _x(lines: Lines) -> alt.X:
     whole = all(value == int(value) for value in values)
     if lines.x_scale == "log":
         axis = alt.Axis(grid=False, values=values, labelOverlap=True)
-        return alt.X("x:Q", title=lines.x_title, scale=alt.Scale(type="log", nice=False, padding=12), axis=axis)
+        return alt.X(
+            "x:Q",
+            title=lines.x_title,
+            scale=alt.Scale(type="log", nice=False, padding=12),
+            axis=axis,
+        )
     axis = alt.Axis(grid=False, tickMinStep=1 if whole else 0.05, tickCount=6)
     if whole and len(values) <= _MOST_TICKS:
         axis = alt.Axis(grid=False, values=values, format="d", labelOverlap=True)
-    return alt.X("x:Q", title=lines.x_title, scale=alt.Scale(zero=False, nice=False, padding=12), axis=axis)
+    return alt.X(
+        "x:Q", title=lines.x_title, scale=alt.Scale(zero=False, nice=False, padding=12), axis=axis
+    )
 
 
 def _colour(names: list[str]) -> alt.Color:
@@ -133,10 +154,16 @@ def _colour(names: list[str]) -> alt.Color:
 
 def _shape(names: list[str]) -> alt.Shape:
     looks = styles(names)
-    return alt.Shape("series:N", title=None, scale=alt.Scale(domain=names, range=[looks[name].shape for name in names]))
+    return alt.Shape(
+        "series:N",
+        title=None,
+        scale=alt.Scale(domain=names, range=[looks[name].shape for name in names]),
+    )
 
 
-def _faceted(chart: Any, rows: list[Point], field: str, order: list[str], *, shares_y: bool) -> Spec:
+def _faceted(
+    chart: Any, rows: list[Point], field: str, order: list[str], *, shares_y: bool
+) -> Spec:
     """Lay panels out; the page decides how many stand beside each other."""
     header = alt.Header(title=None, labelFontWeight="bold", labelLimit=260)
     facet = alt.Facet(field, sort=order, header=header)

@@ -6,12 +6,12 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from cfsl.cards.card_rows import percent
 from cfsl.report.draw_task import describe_spec
-from cfsl.results.table import percent
 from cfsl.spec import TaskSpec
 
 if TYPE_CHECKING:
-    from cfsl.results.card import Card
+    from cfsl.cards.card import Card
 
 _PLOT_ROWS = 6
 _PLOT_COLUMNS = 60
@@ -37,7 +37,9 @@ def card_lines(card: Card) -> Iterator[str]:
 def _metric_lines(metrics: Mapping[str, Any]) -> Iterator[str]:
     accuracy, entropy, memory = metrics["accuracy"], metrics["cross_entropy"], metrics["atm"]
     yield f"  accuracy       {percent(accuracy['mean'], accuracy['ci95'])} % (95 % over tasks)"
-    yield f"  cross-entropy  {entropy['mean']:.4f}" + (f" +- {entropy['ci95']:.4f}" if entropy["ci95"] else "")
+    yield f"  cross-entropy  {entropy['mean']:.4f}" + (
+        f" +- {entropy['ci95']:.4f}" if entropy["ci95"] else ""
+    )
     yield f"  calibration    {metrics['calibration_error']:.4f} expected error"
     if metrics["diverged"]:
         yield f"  diverged       {100 * metrics['diverged']:.2f} % of targets without an answer"
@@ -68,7 +70,9 @@ def _training_lines(card: Card) -> Iterator[str]:
         size = f"{schedule['epochs']} epochs x {schedule['updates']} updates x {schedule['batch']}"
         precision = schedule.get("precision", "float32")
         yield f"training: {size}, {schedule['optimizer']} {schedule['rate']}, {precision}, seed {training['seed']}"
-    accuracies = [epoch["accuracy"] for epoch in history if isinstance(epoch.get("accuracy"), int | float)]
+    accuracies = [
+        epoch["accuracy"] for epoch in history if isinstance(epoch.get("accuracy"), int | float)
+    ]
     if len(accuracies) > 1:
         yield "  validation accuracy in %, by epoch"
         yield from (f"  {line}" for line in text_plot([100 * value for value in accuracies]))
@@ -87,9 +91,17 @@ def _origin_lines(card: Card) -> Iterator[str]:
         if card.get(key):
             yield f"{key}: {card[key]}"
     answers = card["answers"]
-    yield f"answers: {answers['file']} ({answers['bytes']:,} bytes)" if answers else "answers: none, cannot be checked"
-    versions = ", ".join(f"{name} {environment[name]}" for name in ("cfsl", "torch", "python") if name in environment)
-    hardware = f"{environment.get('processor', 'unknown hardware')} ({environment.get('device', '?')})"
+    yield (
+        f"answers: {answers['file']} ({answers['bytes']:,} bytes)"
+        if answers
+        else "answers: none, cannot be checked"
+    )
+    versions = ", ".join(
+        f"{name} {environment[name]}" for name in ("cfsl", "torch", "python") if name in environment
+    )
+    hardware = (
+        f"{environment.get('processor', 'unknown hardware')} ({environment.get('device', '?')})"
+    )
     yield f"{around.get('seconds') or 0:.1f} s on {hardware}; {versions}"
 
 

@@ -49,8 +49,16 @@ def card_view(found: Found, evidence: Evidence) -> View:
             {"heading": "Verification", "rows": _verification(card, evidence)},
             {"heading": "Make it again", "rows": [("note", again.note)], "texts": texts},
             {"heading": "Training", "rows": _training(card)},
-            {"heading": "Tasks", "rows": _tasks(card), "texts": [("spec", _compact(card["tasks"]["spec"]))]},
-            {"heading": "Learner", "rows": _learner(card), "texts": [("settings", _compact(_settings(card)))]},
+            {
+                "heading": "Tasks",
+                "rows": _tasks(card),
+                "texts": [("spec", _compact(card["tasks"]["spec"]))],
+            },
+            {
+                "heading": "Learner",
+                "rows": _learner(card),
+                "texts": [("settings", _compact(_settings(card)))],
+            },
             {"heading": "Circumstances", "rows": _around(card)},
         ],
         "cite": [key for key in keys_of(card) if key in ENTRIES],
@@ -75,7 +83,9 @@ def _result(card: Mapping[str, Any]) -> Rows:
         ("MACs", f"{macs['adaptation']:,} to learn, {macs['prediction']:,} to answer"),
     ]
     if card.get("peak_memory") is not None:
-        rows.append(("peak memory", f"{card['peak_memory'] / 1e6:.1f} MB beside weights and images"))
+        rows.append(
+            ("peak memory", f"{card['peak_memory'] / 1e6:.1f} MB beside weights and images")
+        )
     return rows
 
 
@@ -83,7 +93,12 @@ def _verification(card: Mapping[str, Any], evidence: Evidence) -> Rows:
     rows = [("status", _STATUS[evidence.status])]
     rows += [("because", reason) for reason in evidence.reasons]
     answers = card.get("answers")
-    rows.append(("answers", f"{answers['file']}, {answers['bytes']:,} bytes" if answers else "none beside the card"))
+    rows.append(
+        (
+            "answers",
+            f"{answers['file']}, {answers['bytes']:,} bytes" if answers else "none beside the card",
+        )
+    )
     return rows
 
 
@@ -96,10 +111,15 @@ def _training(card: Mapping[str, Any]) -> Rows:
         return [("schedule", "not on the card")]
     schedule = training["schedule"]
     unit = "images" if training.get("iid") else "tasks"
-    size = f"{schedule['epochs']} epochs x {schedule['updates']} updates of {schedule['batch']} {unit}"
+    size = (
+        f"{schedule['epochs']} epochs x {schedule['updates']} updates of {schedule['batch']} {unit}"
+    )
     rows = [
         ("schedule", size),
-        ("optimizer", f"{schedule['optimizer']}, rate {schedule['rate']}, decay {schedule['decay']}"),
+        (
+            "optimizer",
+            f"{schedule['optimizer']}, rate {schedule['rate']}, decay {schedule['decay']}",
+        ),
         ("precision", schedule.get("precision", "float32")),
         ("training seed", str(training.get("seed"))),
         ("validation", f"{training.get('validation_tasks')} tasks"),
@@ -121,7 +141,10 @@ def _tasks(card: Mapping[str, Any]) -> Rows:
 
 
 def _learner(card: Mapping[str, Any]) -> Rows:
-    marks = {"transductive": "transductive: looks at all targets together", "breaks_law": "breaks the data-flow law"}
+    marks = {
+        "transductive": "transductive: looks at all targets together",
+        "breaks_law": "breaks the data-flow law",
+    }
     rows = [("class", str(card["learner"].get("class", "?"))), ("profile", profile_of(dict(card)))]
     rows += [("mark", text) for mark, text in marks.items() if card[mark]]
     rows += [("run hash", str(card["run_hash"]))] if card.get("run_hash") else []
@@ -135,9 +158,14 @@ def _settings(card: Mapping[str, Any]) -> Any:
 def _around(card: Mapping[str, Any]) -> Rows:
     around = card.get("circumstances") or {}
     environment = around.get("environment") or {}
-    versions = ", ".join(f"{name} {environment[name]}" for name in ("cfsl", "torch", "python") if name in environment)
+    versions = ", ".join(
+        f"{name} {environment[name]}" for name in ("cfsl", "torch", "python") if name in environment
+    )
     rows = [
-        ("hardware", f"{environment.get('processor', 'unknown')} ({environment.get('device', '?')})"),
+        (
+            "hardware",
+            f"{environment.get('processor', 'unknown')} ({environment.get('device', '?')})",
+        ),
         ("versions", versions or "unknown"),
     ]
     if around.get("seconds") is not None:

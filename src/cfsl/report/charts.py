@@ -29,7 +29,9 @@ def accuracy_chart(cards: Sequence[Mapping[str, Any]], title: str) -> Figure:
     return figure
 
 
-def _draw_panel(panel: Any, column: str, cards: Sequence[Mapping[str, Any]], learners: Sequence[str]) -> None:
+def _draw_panel(
+    panel: Any, column: str, cards: Sequence[Mapping[str, Any]], learners: Sequence[str]
+) -> None:
     blue = tuple(part / 255 for part in label_colours(1)[0])
     for card in cards:
         accuracy, row = card["metrics"]["accuracy"], learners.index(card["learner"]["name"])

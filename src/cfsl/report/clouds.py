@@ -79,7 +79,12 @@ def _matrix(cell: Cell, evidence: EvidenceByPath) -> np.ndarray | None:
     """Return the mean over seeds; None if a seed has none, or if there is a single group and nothing to forget."""
     found = [evidence.get(one.path, NOTHING).matrix for one in cell.cards]
     known = [matrix for matrix in found if matrix is not None]
-    if not known or len(known) < len(found) or len({matrix.shape for matrix in known}) > 1 or known[0].shape[1] < 2:
+    if (
+        not known
+        or len(known) < len(found)
+        or len({matrix.shape for matrix in known}) > 1
+        or known[0].shape[1] < 2
+    ):
         return None
     return np.asarray(np.mean(known, axis=0))
 

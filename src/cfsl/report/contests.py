@@ -34,16 +34,22 @@ class Differences:
     Upper bounds and refused cards are left out, but an upper bound may be what others are compared with."""
 
 
-def only(boards: Iterable[Leaderboard], learners: Sequence[str], columns: Sequence[str]) -> list[Leaderboard]:
+def only(
+    boards: Iterable[Leaderboard], learners: Sequence[str], columns: Sequence[str]
+) -> list[Leaderboard]:
     """Leave out other learners and other columns (nothing named: nothing left out); refuse names that no board has."""
     boards = list(boards)
     _refuse_unknown("learner", learners, [row.label for board in boards for row in board.rows])
     _refuse_unknown("column", columns, [column for board in boards for column in board.columns])
     kept = []
     for board in boards:
-        shown = {name: what for name, what in board.columns.items() if not columns or name in columns}
+        shown = {
+            name: what for name, what in board.columns.items() if not columns or name in columns
+        }
         rows = [
-            replace(row, cells={column: cell for column, cell in row.cells.items() if column in shown})
+            replace(
+                row, cells={column: cell for column, cell in row.cells.items() if column in shown}
+            )
             for row in board.rows
             if not learners or row.label in learners
         ]
@@ -91,21 +97,27 @@ def _marked(row: Row) -> str:
     return f"{row.label}, transductive" if row.transductive else row.label
 
 
-def differences_of(boards: Iterable[Leaderboard], evidence: EvidenceByPath, against: str) -> list[Differences]:
+def differences_of(
+    boards: Iterable[Leaderboard], evidence: EvidenceByPath, against: str
+) -> list[Differences]:
     """Return the paired differences of every board on which another learner has answers for the same tasks."""
     made = []
     for board in boards:
         base = next((row for row in board.rows if row.label == against), None)
         if base is not None:
             rows = [*_difference_points(board, base, evidence)]
-            columns = [column for column in board.columns if any(row["column"] == column for row in rows)]
+            columns = [
+                column for column in board.columns if any(row["column"] == column for row in rows)
+            ]
             made.append(Differences(_where(board), against, columns, rows))
     return [one for one in made if one.rows]
 
 
 def _difference_points(board: Leaderboard, base: Row, evidence: EvidenceByPath) -> Iterator[Point]:
     for row in (row for row in board.rows if row is not base):
-        for column in (column for column in board.columns if column in row.cells and column in base.cells):
+        for column in (
+            column for column in board.columns if column in row.cells and column in base.cells
+        ):
             if not is_ranked(row, column):
                 continue
             apart = differences(row.cells[column], base.cells[column], evidence)

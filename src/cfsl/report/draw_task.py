@@ -28,7 +28,14 @@ def draw_task(task: Task, title: str = "") -> Image.Image:
         )
         for i, support in enumerate(task.support_sets)
     ]
-    panels.append(Panel("T", shown_bytes(task.target.images.numpy(), task.recipe), task.target.labels.numpy(), None))
+    panels.append(
+        Panel(
+            "T",
+            shown_bytes(task.target.images.numpy(), task.recipe),
+            task.target.labels.numpy(),
+            None,
+        )
+    )
     heading = f"{title + ', ' if title else ''}task {task.number}: {describe_spec(spec)}"
     labels = 1 + max(int(panel.labels.max()) for panel in panels)
     return draw_panels(panels, heading=heading, caption=_caption(task, labels), labels=labels)
@@ -36,11 +43,15 @@ def draw_task(task: Task, title: str = "") -> Image.Image:
 
 def describe_spec(spec: TaskSpec) -> str:
     """Say in one line what a task of this spec is."""
-    kind = spec.task_type if spec.task_type in ("few-shot", "instance") else f"type {spec.task_type}"
+    kind = (
+        spec.task_type if spec.task_type in ("few-shot", "instance") else f"type {spec.task_type}"
+    )
     size = f"{_count(spec.n_way, 'class', 'classes')} x {_count(spec.k_shot, 'image')}"
     sets = f"{_count(spec.nss, 'support set')} of {size}"
     if spec.groups == 1:
-        change = f"same {'class' if spec.n_way == 1 else 'classes'} throughout" if spec.nss > 1 else ""
+        change = (
+            f"same {'class' if spec.n_way == 1 else 'classes'} throughout" if spec.nss > 1 else ""
+        )
     else:
         change = "new classes every " + ("set" if spec.interval == 1 else f"{spec.interval} sets")
     overwrite = "labels overwritten" if spec.overwrite and spec.groups > 1 else ""
@@ -51,7 +62,9 @@ def _caption(task: Task, labels: int) -> str:
     """Say what the target set asks, and how it was corrupted."""
     spec, targets, sets = task.spec, len(task.target.labels), len(task.support_sets)
     shown = f"Support sets S1 to S{sets} in order" if sets > 1 else "Support set S1"
-    caption = f"{shown}, then the target set T: {_count(labels, 'label')}, {_count(targets, 'target')}"
+    caption = (
+        f"{shown}, then the target set T: {_count(labels, 'label')}, {_count(targets, 'target')}"
+    )
     if spec.kind == "instance":
         caption += ", the same images again, each to be told from all others"
     if spec.corruption is None:
@@ -73,5 +86,7 @@ def shown_bytes(
     if recipe.mean:
         images = images * np.array(recipe.std, np.float32)[:, None, None]
         images = images + np.array(recipe.mean, np.float32)[:, None, None]
-    shown: UInt8[np.ndarray, "n channels height width"] = np.clip(np.rint(images * 255), 0, 255).astype(np.uint8)
+    shown: UInt8[np.ndarray, "n channels height width"] = np.clip(
+        np.rint(images * 255), 0, 255
+    ).astype(np.uint8)
     return shown

@@ -31,7 +31,9 @@ def lines_figure(lines: Lines) -> Figure:
         for name in lines.series:
             rows = [row for row in lines.rows if row["panel"] == panel and row["series"] == name]
             for run in dict.fromkeys(row.get("run") for row in rows):
-                _draw_curve(axis, lines, [row for row in rows if row.get("run") == run], name, looks[name])
+                _draw_curve(
+                    axis, lines, [row for row in rows if row.get("run") == run], name, looks[name]
+                )
         _finish(axis, lines, panel)
     _legend(figure, axes, lines.title, lines.where)
     figure.supxlabel(lines.x_title, fontsize=9)
@@ -89,14 +91,26 @@ def pareto_figure(pareto: Pareto) -> Figure:
             colour = LIGHT[look.colour]
             size = 3 + 6 * (math.log10(row["macs"] + 10) / most) ** 2
             face = colour if row["front"] else "none"
-            axis.errorbar(row["x"], row["y"], row["high"] - row["y"], color=colour, linewidth=1, capsize=0)
-            style = {"marker": look.marker, "markersize": size, "markerfacecolor": face, "markeredgecolor": colour}
+            axis.errorbar(
+                row["x"], row["y"], row["high"] - row["y"], color=colour, linewidth=1, capsize=0
+            )
+            style = {
+                "marker": look.marker,
+                "markersize": size,
+                "markerfacecolor": face,
+                "markeredgecolor": colour,
+            }
             axis.plot([row["x"]], [row["y"]], linestyle="none", label=row["series"], **style)
         axis.set_xscale("symlog", linthresh=0.01)
         axis.set_title(column, fontsize=9)
         axis.grid(alpha=0.3)
         axis.tick_params(labelsize=_SMALL)
-    _legend(figure, axes, "Accuracy, memory and operations", f"{pareto.where}; filled: on the front; size: MACs")
+    _legend(
+        figure,
+        axes,
+        "Accuracy, memory and operations",
+        f"{pareto.where}; filled: on the front; size: MACs",
+    )
     figure.supxlabel("ATM (logarithmic from 0.01)", fontsize=9)
     figure.supylabel("accuracy, %", fontsize=9)
     return figure
@@ -121,7 +135,10 @@ def matrices_figure(matrices: Matrices, column: str) -> Figure:
         axis.tick_params(labelsize=7)
         axis.locator_params(integer=True)
     figure.colorbar(image, ax=axes, label="accuracy, %", shrink=0.8)
-    figure.suptitle(f"Accuracy on each class group after each support set: {column}, {matrices.where}", fontsize=9)
+    figure.suptitle(
+        f"Accuracy on each class group after each support set: {column}, {matrices.where}",
+        fontsize=9,
+    )
     figure.supxlabel("class group", fontsize=9)
     figure.supylabel("after support set", fontsize=9)
     return figure
@@ -132,7 +149,15 @@ def _write_values(axis: Any, grid: Sequence[Sequence[float]]) -> None:
         for group, value in enumerate(values):
             if not math.isnan(value):
                 colour = "black" if value > 60 else "white"
-                axis.text(group + 1, after + 1, f"{value:.0f}", ha="center", va="center", fontsize=7, color=colour)
+                axis.text(
+                    group + 1,
+                    after + 1,
+                    f"{value:.0f}",
+                    ha="center",
+                    va="center",
+                    fontsize=7,
+                    color=colour,
+                )
 
 
 def ranking_figure(ranking: Ranking) -> Figure:
@@ -140,7 +165,9 @@ def ranking_figure(ranking: Ranking) -> Figure:
     panels = list(dict.fromkeys(row["panel"] for row in ranking.rows))
     labels = {row["label"]: fill(row["label"], _LEGEND_WIDTH) for row in ranking.rows}
     heights = {
-        panel: sum(1 + labels[row["label"]].count("\n") for row in ranking.rows if row["panel"] == panel)
+        panel: sum(
+            1 + labels[row["label"]].count("\n") for row in ranking.rows if row["panel"] == panel
+        )
         for panel in panels
     }
     longest = max(len(line) for label in labels.values() for line in label.split("\n"))
@@ -155,7 +182,9 @@ def ranking_figure(ranking: Ranking) -> Figure:
         axis.invert_yaxis()
         axis.set_xscale("logit")
         ends = [row["x"] + side * (row["width"] or 0.0) for row in rows for side in (-1, 1)]
-        shown = _ticks_around([*ends, *(row["published"] for row in rows if row["published"] is not None)])
+        shown = _ticks_around(
+            [*ends, *(row["published"] for row in rows if row["published"] is not None)]
+        )
         axis.set_xlim(_share(shown[0]), _share(shown[-1]))
         axis.set_xticks([_share(tick) for tick in shown], [f"{tick:g}" for tick in shown])
         axis.minorticks_off()
@@ -167,14 +196,24 @@ def ranking_figure(ranking: Ranking) -> Figure:
 
 
 def _draw_ranked(axis: Any, place: int, row: Point, look: Style) -> None:
-    style = {"color": LIGHT[look.colour], "marker": look.marker, "markersize": 4, "linewidth": 1, "clip_on": False}
+    style = {
+        "color": LIGHT[look.colour],
+        "marker": look.marker,
+        "markersize": 4,
+        "linewidth": 1,
+        "clip_on": False,
+    }
     middle, width = _share(row["x"]), row["width"]
     bars = None
     if width is not None:
         bars = [[middle - _share(row["x"] - width)], [_share(row["x"] + width) - middle]]
     axis.errorbar(middle, place, xerr=bars, **style)
     if row["published"] is not None:
-        mark = {"marker": "|" if row["status"] == "sound" else "x", "markersize": 5, "color": "grey"}
+        mark = {
+            "marker": "|" if row["status"] == "sound" else "x",
+            "markersize": 5,
+            "color": "grey",
+        }
         axis.plot([_share(row["published"])], [place], linestyle="none", clip_on=False, **mark)
 
 
@@ -184,7 +223,11 @@ _TICKS = (0.01, 0.1, 1.0, 5.0, 20.0, 50.0, 80.0, 95.0, 99.0, 99.9, 99.99)
 def _ticks_around(values: Sequence[float]) -> list[float]:
     """Return the ticks from the last below all values to the first above them."""
     first = max(place for place, tick in enumerate(_TICKS) if place == 0 or tick <= min(values))
-    last = min(place for place, tick in enumerate(_TICKS) if place == len(_TICKS) - 1 or tick >= max(values))
+    last = min(
+        place
+        for place, tick in enumerate(_TICKS)
+        if place == len(_TICKS) - 1 or tick >= max(values)
+    )
     last = max(last, 1)
     return list(_TICKS[min(first, last - 1) : last + 1])
 
@@ -196,29 +239,47 @@ def _share(percent: float) -> float:
 
 def differences_figure(differences: Differences) -> Figure:
     """Draw paired differences, a row a column; linear up to a point, logarithmic beyond."""
-    columns, names = differences.columns, list(dict.fromkeys(row["series"] for row in differences.rows))
-    figure = Figure(figsize=(7.2, 1.3 + (0.1 + 0.13 * len(names)) * len(columns)), layout="constrained")
+    columns, names = (
+        differences.columns,
+        list(dict.fromkeys(row["series"] for row in differences.rows)),
+    )
+    figure = Figure(
+        figsize=(7.2, 1.3 + (0.1 + 0.13 * len(names)) * len(columns)), layout="constrained"
+    )
     axis = figure.subplots()
     looks = styles(names)
     for number, name in enumerate(names):
         colour = LIGHT[looks[name].colour]
-        look: dict[str, Any] = {"color": colour, "marker": looks[name].marker, "markersize": 4, "linestyle": "none"}
+        look: dict[str, Any] = {
+            "color": colour,
+            "marker": looks[name].marker,
+            "markersize": 4,
+            "linestyle": "none",
+        }
         axis.plot([], [], label=name, **look)
         for row in (row for row in differences.rows if row["series"] == name):
             place = columns.index(row["column"]) + 0.7 * ((number + 0.5) / len(names) - 0.5)
             face = colour if row["p"] < SIGNIFICANT else "white"
-            axis.errorbar(row["x"], place, xerr=row["width"], mfc=face, capsize=2, elinewidth=1, **look)
+            axis.errorbar(
+                row["x"], place, xerr=row["width"], mfc=face, capsize=2, elinewidth=1, **look
+            )
     axis.axvline(0, color="black", linewidth=0.8)
     axis.set_xscale("symlog", linthresh=1)
     widths = [row["width"] or 0.0 for row in differences.rows]
-    ends = [row["x"] + side * width for row, width in zip(differences.rows, widths, strict=True) for side in (-1, 1)]
+    ends = [
+        row["x"] + side * width
+        for row, width in zip(differences.rows, widths, strict=True)
+        for side in (-1, 1)
+    ]
     shown = [tick for tick in _POINTS if min(ends) - 1 <= tick <= max(ends) + 1 or abs(tick) <= 1]
     axis.set_xticks(shown, [f"{tick:+g}" if tick else "0" for tick in shown])
     axis.minorticks_off()
     axis.set_yticks(range(len(columns)), columns)
     axis.invert_yaxis()
     _finish_rows(axis, "")
-    _legend(figure, [axis], fill(f"Better than {differences.against}, task by task", _TITLE_WIDTH), "")
+    _legend(
+        figure, [axis], fill(f"Better than {differences.against}, task by task", _TITLE_WIDTH), ""
+    )
     words = f"points, with 95 % over tasks (linear to 1, logarithmic beyond); hollow: p >= {SIGNIFICANT}"
     figure.supxlabel(f"{words}\n{differences.where}", fontsize=9)
     return figure
@@ -235,11 +296,15 @@ def _finish_rows(axis: Any, title: str) -> None:
         axis.spines[side].set_visible(False)
 
 
-def _grid(count: int, *, shares_y: bool, size: tuple[float, float] = (2.9, 2.6)) -> tuple[Figure, list[Any]]:
+def _grid(
+    count: int, *, shares_y: bool, size: tuple[float, float] = (2.9, 2.6)
+) -> tuple[Figure, list[Any]]:
     down = math.ceil(count / _ACROSS)
     across = math.ceil(count / down)
     size = (max(4.2, size[0]), max(3.0, size[1])) if count == 1 else size
-    figure = Figure(figsize=(max(5.5, size[0] * across + 1.8), size[1] * down + 0.9), layout="constrained")
+    figure = Figure(
+        figsize=(max(5.5, size[0] * across + 1.8), size[1] * down + 0.9), layout="constrained"
+    )
     axes = list(figure.subplots(down, across, sharey=shares_y, squeeze=False).flat)
     for spare in axes[count:]:
         spare.set_visible(False)
@@ -252,7 +317,11 @@ def _legend(figure: Figure, axes: Sequence[Any], title: str, where: str) -> None
     for axis in axes:
         for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
             named.setdefault(label, handle)
-    look: dict[str, Any] = {"fontsize": 7, "frameon": False, "ncols": math.ceil(len(named) / _LEGEND_ROWS)}
+    look: dict[str, Any] = {
+        "fontsize": 7,
+        "frameon": False,
+        "ncols": math.ceil(len(named) / _LEGEND_ROWS),
+    }
     labels = [fill(label, _LEGEND_WIDTH) for label in named]
     figure.legend(list(named.values()), labels, loc="outside right center", **look)
     figure.suptitle(f"{title}: {where}" if where else title, fontsize=10)

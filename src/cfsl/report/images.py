@@ -67,7 +67,11 @@ def pixels_uri(pixels: UInt8[np.ndarray, "channels height width"]) -> str:
         return _webp(image, quality=75)
     shades = len(np.unique(pixels))
     content = io.BytesIO()
-    shown = image.quantize(max(2, min(shades, 16))) if shades > 2 else image.point(lambda v: 255 * (v > 127), "1")
+    shown = (
+        image.quantize(max(2, min(shades, 16)))
+        if shades > 2
+        else image.point(lambda v: 255 * (v > 127), "1")
+    )
     shown.save(content, "PNG", optimize=True)
     return _uri("image/png", content.getvalue())
 

@@ -13,6 +13,8 @@ from typing import Literal
 
 import numpy as np
 
+from cfsl.cards.card import share_tasks
+from cfsl.cards.published import published_cell
 from cfsl.metrics.accuracy import PerTask
 from cfsl.metrics.paired import paired_p
 from cfsl.presets.board import Board, Found
@@ -20,8 +22,6 @@ from cfsl.presets.suites import SUITES
 from cfsl.report.draw_task import describe_spec
 from cfsl.report.evidence import NOTHING, Evidence
 from cfsl.report.tables import Entry, entry_of
-from cfsl.results.card import share_tasks
-from cfsl.results.published import published_cell
 
 SIGNIFICANT = 0.05
 Mark = Literal["best", "tied", ""]
@@ -85,12 +85,17 @@ class Leaderboard:
     @property
     def untested_words(self) -> str:
         """Name the columns without a full test."""
-        return "every column" if len(self.untested) == len(self.columns) else ", ".join(self.untested)
+        return (
+            "every column" if len(self.untested) == len(self.columns) else ", ".join(self.untested)
+        )
 
     @property
     def entries(self) -> dict[str, dict[str, Entry]]:
         """By learner, then by column."""
-        return {row.label: {column: cell.entry for column, cell in row.cells.items()} for row in self.rows}
+        return {
+            row.label: {column: cell.entry for column, cell in row.cells.items()}
+            for row in self.rows
+        }
 
     @property
     def repeats_words(self) -> str:
@@ -123,7 +128,11 @@ def without_repeats(boards: Sequence[Board]) -> list[Board]:
     made for the papers' tables.
     """
     boards = [board for board in boards if SUITES[board.suite].trained]
-    boards = [board for board in boards if board.suite != "smoke" or board.data not in SUITES["table1"].data]
+    boards = [
+        board
+        for board in boards
+        if board.suite != "smoke" or board.data not in SUITES["table1"].data
+    ]
     cards = [_paths(board) for board in boards]
     return [
         board
@@ -143,10 +152,17 @@ def _paths(board: Board) -> set[str]:
 
 def _papers_numbers(board: Board) -> bool:
     """Tell whether a paper has numbers for this board that no other suite has."""
-    source, first = SUITES[board.suite].published, next(n for n, s in SUITES.items() if _same_source(n, board.suite))
+    source, first = (
+        SUITES[board.suite].published,
+        next(n for n, s in SUITES.items() if _same_source(n, board.suite)),
+    )
     if source is None or first != board.suite:
         return False
-    cells = ((cards[0].card["learner"]["name"], column) for row in board.rows.values() for column, cards in row.items())
+    cells = (
+        (cards[0].card["learner"]["name"], column)
+        for row in board.rows.values()
+        for column, cards in row.items()
+    )
     return any(published_cell(source, board.data, learner, column) for learner, column in cells)
 
 
@@ -165,21 +181,29 @@ def _leaderboard(board: Board, evidence: EvidenceByPath) -> Leaderboard:
     specs = SUITES[board.suite].columns(board.data)
     what = {column: describe_spec(specs[column]) for column in board.columns}
     repeats = len(board.repeats)
-    return Leaderboard(board.suite, board.data, board.splits, board.profile, what, rows, tuple(untested), repeats)
+    return Leaderboard(
+        board.suite, board.data, board.splits, board.profile, what, rows, tuple(untested), repeats
+    )
 
 
-def _row(board: Board, label: str, cells: Mapping[str, Sequence[Found]], evidence: EvidenceByPath) -> Row:
+def _row(
+    board: Board, label: str, cells: Mapping[str, Sequence[Found]], evidence: EvidenceByPath
+) -> Row:
     first = next(iter(cells.values()))[0].card
     learner, source = first["learner"]["name"], SUITES[board.suite].published
     made = {}
     for column, found in cells.items():
         theirs = None if source is None else published_cell(source, board.data, learner, column)
         refused = any(evidence.get(one.path, NOTHING).status == "refused" for one in found)
-        made[column] = Cell(entry_of([one.card for one in found], theirs), tuple(found), refused=refused)
+        made[column] = Cell(
+            entry_of([one.card for one in found], theirs), tuple(found), refused=refused
+        )
     return Row(label, learner, bool(first["transductive"]), bool(first["breaks_law"]), made)
 
 
-def _ranked(rows: Sequence[Row], column: str, evidence: EvidenceByPath, *, inductive: bool) -> tuple[list[Row], bool]:
+def _ranked(
+    rows: Sequence[Row], column: str, evidence: EvidenceByPath, *, inductive: bool
+) -> tuple[list[Row], bool]:
     """Mark the best of a column and those that tie with it; tell whether all others could be tested."""
     ranked = {
         place: row.cells[column]
@@ -189,11 +213,15 @@ def _ranked(rows: Sequence[Row], column: str, evidence: EvidenceByPath, *, induc
     if len(ranked) < 2:  # who is alone has beaten nobody
         return list(rows), True
     best = max(ranked, key=lambda place: ranked[place].entry.mean or 0.0)
-    ps = {place: _p(ranked[best], cell, evidence) for place, cell in ranked.items() if place != best}
+    ps = {
+        place: _p(ranked[best], cell, evidence) for place, cell in ranked.items() if place != best
+    }
     marked = list(rows)
     for place, cell in ranked.items():
         p = ps.get(place)
-        mark: Mark = "best" if place == best else "tied" if p is not None and p >= SIGNIFICANT else ""
+        mark: Mark = (
+            "best" if place == best else "tied" if p is not None and p >= SIGNIFICANT else ""
+        )
         new = replace(cell, mark_inductive=mark) if inductive else replace(cell, mark=mark, p=p)
         marked[place] = replace(rows[place], cells={**rows[place].cells, column: new})
     return marked, None not in ps.values()
@@ -217,7 +245,11 @@ def differences(cell: Cell, other: Cell, evidence: EvidenceByPath) -> PerTask | 
     None where predictions are missing or tasks differ.
     """
     ours, theirs = _per_task(cell, evidence), _per_task(other, evidence)
-    if ours is None or theirs is None or not share_tasks(one.card for one in (*cell.cards, *other.cards)):
+    if (
+        ours is None
+        or theirs is None
+        or not share_tasks(one.card for one in (*cell.cards, *other.cards))
+    ):
         return None
     count = min(len(ours), len(theirs))
     return np.asarray(ours[:count] - theirs[:count])

@@ -69,7 +69,9 @@ def page(material: Material) -> str:
     ranked = leaderboards(without_repeats(every), material.evidence)
     charts = charts_of(every, ranked, material.cards, material.evidence)
     views = {card_id(one.path): card_view(one, _known(material, one)) for one in material.cards}
-    cited = [key for key in ENTRIES if any(key in view["cite"] for view in views.values())] or ["cfsl"]
+    cited = [key for key in ENTRIES if any(key in view["cite"] for view in views.values())] or [
+        "cfsl"
+    ]
     return (
         _environment()
         .get_template("page.html.jinja")
@@ -121,7 +123,11 @@ def vega_bundle() -> str:
 def _environment() -> jinja2.Environment:
     loader = jinja2.FunctionLoader(_file)
     made = jinja2.Environment(
-        loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        loader=loader,
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
     made.filters["breakable"] = _breakable
     return made
@@ -140,7 +146,9 @@ def _css() -> str:
     """Return the style sheet with the colours of the figures in it."""
     text = _file("page.css")
     for place, colours in (("--light-series;", LIGHT), ("--dark-series;", DARK)):
-        text = text.replace(place, " ".join(f"--series-{n}: {colour};" for n, colour in enumerate(colours)))
+        text = text.replace(
+            place, " ".join(f"--series-{n}: {colour};" for n, colour in enumerate(colours))
+        )
     return text
 
 
@@ -154,14 +162,18 @@ def _json(value: Any) -> Markup:
 
 def _packed(value: Any) -> str:
     """Write a value as gzipped JSON in base64: many cards have much in common."""
-    return base64.b64encode(gzip.compress(json.dumps(value, default=str).encode(), mtime=0)).decode()
+    return base64.b64encode(
+        gzip.compress(json.dumps(value, default=str).encode(), mtime=0)
+    ).decode()
 
 
 def _known(material: Material, found: Found) -> Evidence:
     return material.evidence.get(found.path, NOTHING)
 
 
-def _facts(cards: Sequence[Found], ranked: Sequence[Leaderboard], charts: Sequence[Any]) -> list[tuple[int, str]]:
+def _facts(
+    cards: Sequence[Found], ranked: Sequence[Leaderboard], charts: Sequence[Any]
+) -> list[tuple[int, str]]:
     """Count what is here."""
     learners = {found.card["learner"]["name"] for found in cards}
     data = {found.card["tasks"]["data"] for found in cards}

@@ -33,7 +33,10 @@ class Chart:
 
 
 def charts_of(
-    every: Sequence[Board], ranked: Sequence[Leaderboard], cards: Sequence[Found], evidence: Mapping[str, Evidence]
+    every: Sequence[Board],
+    ranked: Sequence[Leaderboard],
+    cards: Sequence[Found],
+    evidence: Mapping[str, Evidence],
 ) -> list[Chart]:
     """Return every figure that there are cards for."""
     made = [
@@ -63,7 +66,9 @@ def _lines(lines: Lines) -> Chart:
         caption=lines.caption,
         alt=f"{lines.title}, {lines.where}: {lines.y_title or 'costs'} over {lines.x_title} for {names}",
         spec=lines_chart(lines),
-        numbers=_numbers(lines.rows, {"series": who, "panel": "panel", "x": lines.x_title, "text": "value"}),
+        numbers=_numbers(
+            lines.rows, {"series": who, "panel": "panel", "x": lines.x_title, "text": "value"}
+        ),
         panels=len(lines.panels),
         own_axes=not lines.shares_y,
     )
@@ -82,7 +87,13 @@ def _matrices(matrices: Matrices) -> Chart:
         spec=matrices_chart(matrices),
         numbers=_numbers(
             [row | {"value": f"{row['value']:.2f}"} for row in matrices.rows],
-            {"column": "column", "series": "learner", "y": "after set", "x": "group", "value": "accuracy, %"},
+            {
+                "column": "column",
+                "series": "learner",
+                "y": "after set",
+                "x": "group",
+                "value": "accuracy, %",
+            },
         ),
         panels=len({row["series"] for row in matrices.rows}),
         small=True,
@@ -103,11 +114,21 @@ def _pareto(pareto: Pareto) -> Chart:
         spec=pareto_chart(pareto),
         numbers=_numbers(
             [row | {"x": f"{row['x']:.4f}", "macs": f"{row['macs']:,.0f}"} for row in pareto.rows],
-            {"column": "column", "series": "learner", "text": "accuracy", "x": "ATM", "macs": "MACs", "front": "front"},
+            {
+                "column": "column",
+                "series": "learner",
+                "text": "accuracy",
+                "x": "ATM",
+                "macs": "MACs",
+                "front": "front",
+            },
         ),
         choices=pareto.columns,
     )
 
 
 def _numbers(rows: Sequence[Mapping[str, Any]], fields: Mapping[str, str]) -> dict[str, Any]:
-    return {"fields": list(fields.values()), "rows": [[row.get(name, "") for name in fields] for row in rows]}
+    return {
+        "fields": list(fields.values()),
+        "rows": [[row.get(name, "") for name in fields] for row in rows],
+    }

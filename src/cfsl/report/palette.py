@@ -37,7 +37,11 @@ _DARK_TEXT_ABOVE = 0.179  # the luminance at which black and white text have the
 # Machado, Oliveira and Fernandes, "A physiologically-based model for simulation of color vision deficiency",
 # 2009: full deuteranopia, on linear RGB.
 _DEUTERANOPIA = np.array(
-    [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]]
+    [
+        [0.367322, 0.860646, -0.227968],
+        [0.280085, 0.672501, 0.047413],
+        [-0.011820, 0.042940, 0.968881],
+    ]
 )
 # Ottosson, "A perceptual color space for image processing", 2020.
 _RGB_TO_LMS = np.array(
@@ -51,7 +55,9 @@ _LMS_TO_OKLAB = np.array(
 
 # The font that Pillow ships would draw these as empty boxes.
 _PLAIN = str.maketrans({"\u00d7": "x", "\u2013": "-", "\u2014": "-", "\u2212": "-", "\u2192": ">"})
-_SUPERSAMPLING = 2  # the hinting of small letters spoils their spacing, so they are drawn large and reduced
+_SUPERSAMPLING = (
+    2  # the hinting of small letters spoils their spacing, so they are drawn large and reduced
+)
 
 
 def label_colours(labels: int) -> tuple[Colour, ...]:
@@ -66,13 +72,17 @@ def text_colour_on(background: Colour) -> Colour:
     return (0, 0, 0) if luminance > _DARK_TEXT_ABOVE else (255, 255, 255)
 
 
-def write(image: Image.Image, start: tuple[int, int], text: str, size: int, *, bold: bool = False) -> None:
+def write(
+    image: Image.Image, start: tuple[int, int], text: str, size: int, *, bold: bool = False
+) -> None:
     """Write a line from `start` on, which is at half the height of its digits."""
     mask, digit_middle = _lettering(text, size, bold)
     image.paste(INK, (start[0], start[1] - digit_middle), mask)
 
 
-def write_centred(image: Image.Image, middle: tuple[int, int], text: str, size: int, colour: Colour) -> None:
+def write_centred(
+    image: Image.Image, middle: tuple[int, int], text: str, size: int, colour: Colour
+) -> None:
     """Write a line in heavier letters around `middle`."""
     mask, digit_middle = _lettering(text, size, True)
     image.paste(colour, (middle[0] - mask.width // 2, middle[1] - digit_middle), mask)
@@ -101,7 +111,9 @@ def _lettering(text: str, size: int, bold: bool) -> tuple[Image.Image, int]:
     text = text.translate(_PLAIN)
     mask = Image.new("L", (math.ceil(font.getlength(text)) + 2 * _SUPERSAMPLING, ascent + descent))
     weight = size * _SUPERSAMPLING / 60 if bold else 0
-    ImageDraw.Draw(mask).text((_SUPERSAMPLING, ascent), text, fill=255, font=font, anchor="ls", stroke_width=weight)
+    ImageDraw.Draw(mask).text(
+        (_SUPERSAMPLING, ascent), text, fill=255, font=font, anchor="ls", stroke_width=weight
+    )
     digit_height = -font.getbbox("0", anchor="ls")[1]
     return mask.reduce(_SUPERSAMPLING), round((ascent - digit_height / 2) / _SUPERSAMPLING)
 
@@ -133,15 +145,21 @@ def _colour_table() -> tuple[Colour, ...]:
     return tuple((int(red), int(green), int(blue)) for red, green, blue in colours[chosen])
 
 
-def _between(values: Float[np.ndarray, " n"], bounds: tuple[float, float]) -> Bool[np.ndarray, " n"]:
+def _between(
+    values: Float[np.ndarray, " n"], bounds: tuple[float, float]
+) -> Bool[np.ndarray, " n"]:
     return (bounds[0] < values) & (values < bounds[1])
 
 
-def _distances(colours: Float[np.ndarray, "n rgb"], colour: Float[np.ndarray, " rgb"]) -> Float[np.ndarray, " n"]:
+def _distances(
+    colours: Float[np.ndarray, "n rgb"], colour: Float[np.ndarray, " rgb"]
+) -> Float[np.ndarray, " n"]:
     """Return how far each colour is from one colour, for the eye that sees the smaller difference."""
     many, one = _linear(colours), _linear(colour)
     normal = np.linalg.norm(_oklab(many) - _oklab(one), axis=-1)
-    red_green_blind = np.linalg.norm(_oklab(many @ _DEUTERANOPIA.T) - _oklab(one @ _DEUTERANOPIA.T), axis=-1)
+    red_green_blind = np.linalg.norm(
+        _oklab(many @ _DEUTERANOPIA.T) - _oklab(one @ _DEUTERANOPIA.T), axis=-1
+    )
     # Weighted: normal eyes are the many, and a full minimum would leave them too few hues.
     return np.asarray(np.minimum(normal, 2 * red_green_blind))
 

@@ -14,7 +14,15 @@ from cfsl.presets.suites import SUITES, Place
 from cfsl.spec import TaskSpec
 
 _USUAL_PRECISION = "float32"
-_SPLITS_THAT_COME_WITH_DATA = ("reference", "sorted", "official", "folders", "shuffled", "given", "like_omniglot")
+_SPLITS_THAT_COME_WITH_DATA = (
+    "reference",
+    "sorted",
+    "official",
+    "folders",
+    "shuffled",
+    "given",
+    "like_omniglot",
+)
 
 
 @dataclass(frozen=True)
@@ -49,7 +57,16 @@ def _bench(card: Mapping[str, Any]) -> Remake:
     if not found or profile not in PROFILES:
         return Remake("", "it is no cell of a suite; its full spec is under 'run' on the card")
     suite, column = min(found, key=lambda place: data["name"] not in SUITES[place[0]].data)
-    options = ["--profile", profile, "--data", data["name"], "--learners", learner["name"], "--columns", column]
+    options = [
+        "--profile",
+        profile,
+        "--data",
+        data["name"],
+        "--learners",
+        learner["name"],
+        "--columns",
+        column,
+    ]
     options += ["--splits", data["splits"]] if data["splits"] else []
     options += ["--seeds", str(run["seed"] + 1)] if run["seed"] else []
     usual = SUITES[suite].fixed.get("tasks", PROFILES[profile].tasks)
@@ -111,7 +128,16 @@ def _eval(card: Mapping[str, Any]) -> Remake:
 def _spec_options(spec: TaskSpec) -> list[str]:
     """Say in options what the spec is, nothing left to defaults."""
     kind = spec.task_type.removesuffix("-overwrite")
-    options: list[object] = ["--type", kind, "--nss", spec.nss, "--n-way", spec.n_way, "--k-shot", spec.k_shot]
+    options: list[object] = [
+        "--type",
+        kind,
+        "--nss",
+        spec.nss,
+        "--n-way",
+        spec.n_way,
+        "--k-shot",
+        spec.k_shot,
+    ]
     if spec.kind != "instance":
         options += ["--cci", spec.cci, "--k-target", spec.k_target]
         options += ["--overwrite" if spec.overwrite else "--no-overwrite"]

@@ -62,7 +62,9 @@ def lines_of(boards: Sequence[Board]) -> list[Lines]:
         "scaling": _scaling,
         "instance": _instance,
     }
-    found = [lines for board in boards if board.suite in makers for lines in makers[board.suite](board)]
+    found = [
+        lines for board in boards if board.suite in makers for lines in makers[board.suite](board)
+    ]
     return [*found, *_corruption(boards)]
 
 
@@ -75,7 +77,14 @@ def _accuracy(series: str, panel: str, x: Any, cards: Sequence[Found]) -> Point:
     entry = entry_of([found.card for found in cards], None)
     mean, width = 100 * (entry.mean or 0.0), 100 * (entry.ci95 or 0.0)
     text = f"{mean:.2f}" + (f" ± {width:.2f} %" if entry.ci95 is not None else " %")
-    point = {"series": series, "panel": panel, "x": x, "y": mean, "low": mean - width, "high": mean + width}
+    point = {
+        "series": series,
+        "panel": panel,
+        "x": x,
+        "y": mean,
+        "low": mean - width,
+        "high": mean + width,
+    }
     return point | {"text": text, "seeds": entry.seeds}
 
 
@@ -91,7 +100,9 @@ def _figure_3(board: Board) -> Iterator[Lines]:
         for learner, cells in board.rows.items():
             own = [c for c in board.columns if c in cells and (c == "B1" or c.startswith(letter))]
             if own != ["B1"]:
-                rows += [_accuracy(learner, panel, _nss(board, column), cells[column]) for column in own]
+                rows += [
+                    _accuracy(learner, panel, _nss(board, column), cells[column]) for column in own
+                ]
     if _has_curve(rows):
         yield Lines(
             "figure3",
@@ -125,7 +136,15 @@ def _costs(board: Board, columns: Sequence[str]) -> Iterator[Lines]:
                 value = over_seeds(values).mean if values else 0.0
                 if value > 0:  # a logarithmic axis has no zero: who keeps nothing is not on it
                     text = f"{value:.4f}" if panel == "ATM" else f"{value:,.0f}"
-                    rows.append({"series": learner, "panel": panel, "x": _nss(board, column), "y": value, "text": text})
+                    rows.append(
+                        {
+                            "series": learner,
+                            "panel": panel,
+                            "x": _nss(board, column),
+                            "y": value,
+                            "text": text,
+                        }
+                    )
     if _has_curve(rows):
         yield Lines(
             "figure4",
@@ -152,7 +171,9 @@ def _has_curve(rows: Iterable[Point]) -> bool:
 def _scaling(board: Board) -> Iterator[Lines]:
     """Figure 6: as many classes, wide or deep."""
     specs = SUITES["scaling"].columns(board.data)
-    names = {column: f"{column[:-1]} {column[-1]} ({specs[column].labels})" for column in board.columns}
+    names = {
+        column: f"{column[:-1]} {column[-1]} ({specs[column].labels})" for column in board.columns
+    }
     yield from _by_column(
         board,
         names,
@@ -164,7 +185,9 @@ def _scaling(board: Board) -> Iterator[Lines]:
 
 def _instance(board: Board) -> Iterator[Lines]:
     """Figure 7: 20 images in few or many support sets."""
-    names = {column: f"{INSTANCE[column].nss} x {INSTANCE[column].k_shot}" for column in board.columns}
+    names = {
+        column: f"{INSTANCE[column].nss} x {INSTANCE[column].k_shot}" for column in board.columns
+    }
     yield from _by_column(
         board,
         names,
@@ -174,7 +197,9 @@ def _instance(board: Board) -> Iterator[Lines]:
     )
 
 
-def _by_column(board: Board, names: Mapping[str, str], title: str, caption: str, x_title: str) -> Iterator[Lines]:
+def _by_column(
+    board: Board, names: Mapping[str, str], title: str, caption: str, x_title: str
+) -> Iterator[Lines]:
     rows = [
         _accuracy(learner, "accuracy", names[column], cells[column])
         for learner, cells in board.rows.items()
@@ -184,7 +209,15 @@ def _by_column(board: Board, names: Mapping[str, str], title: str, caption: str,
     if _has_curve(rows):
         order = list(names.values())
         yield Lines(
-            board.suite, _place(board), title, caption, x_title, "accuracy, %", rows, x_scale="ordinal", x_order=order
+            board.suite,
+            _place(board),
+            title,
+            caption,
+            x_title,
+            "accuracy, %",
+            rows,
+            x_scale="ordinal",
+            x_order=order,
         )
 
 
@@ -201,7 +234,11 @@ def _corruption(boards: Sequence[Board]) -> Iterator[Lines]:
                 own = [column for column in board.columns if column.startswith(f"{name}-{kind}-")]
                 for learner, cells in board.rows.items():
                     start = (base.rows.get(learner, {}) if base else {}).get(name)
-                    rows += [_accuracy(learner, panel, 0.0, start)] if start and any(c in cells for c in own) else []
+                    rows += (
+                        [_accuracy(learner, panel, 0.0, start)]
+                        if start and any(c in cells for c in own)
+                        else []
+                    )
                     rows += [
                         _accuracy(learner, panel, _level(specs[column]), cells[column])
                         for column in own
@@ -232,7 +269,11 @@ def learning_curves(cards: Iterable[Found]) -> list[Lines]:
         notes = found.card.get("checkpoint") or {}
         key = json.dumps([notes.get("identity"), notes.get("update")], sort_keys=True, default=str)
         accuracies = [epoch.get("accuracy") for epoch in notes.get("history") or []]
-        if key not in seen and len(accuracies) > 1 and all(isinstance(one, int | float) for one in accuracies):
+        if (
+            key not in seen
+            and len(accuracies) > 1
+            and all(isinstance(one, int | float) for one in accuracies)
+        ):
             seen.add(key)
             rows += _curve(found, [100 * float(one) for one in accuracies])
     title, caption = (
@@ -241,7 +282,9 @@ def learning_curves(cards: Iterable[Found]) -> list[Lines]:
     )
     numbers = {name: number for number, name in enumerate(sorted({row["series"] for row in rows}))}
     rows.sort(key=lambda row: (row["panel"], numbers[row["series"]], row["run"], row["x"]))
-    made = Lines("learning", "", title, caption, "epoch", "validation accuracy, %", rows, by_learner=False)
+    made = Lines(
+        "learning", "", title, caption, "epoch", "validation accuracy, %", rows, by_learner=False
+    )
     return [made] if rows else []
 
 
@@ -249,7 +292,9 @@ def _curve(found: Found, accuracies: Sequence[float]) -> Iterator[Point]:
     card = found.card
     identity = card["checkpoint"].get("identity") or {}
     stated = ((card.get("run") or {}).get("train") or {}).get("learner") or {}
-    name = stated.get("name") or (identity.get("learner") or {}).get("kind") or card["learner"]["name"]
+    name = (
+        stated.get("name") or (identity.get("learner") or {}).get("kind") or card["learner"]["name"]
+    )
     task = (identity.get("training") or {}).get("validation")
     series = _column(card["tasks"]["data"], task) if isinstance(task, Mapping) else "?"
     for epoch, accuracy in enumerate(accuracies, start=1):

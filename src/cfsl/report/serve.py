@@ -43,7 +43,9 @@ def server(built: Built, port: int) -> http.server.ThreadingHTTPServer:
 
         def do_GET(self) -> None:
             if self._is_elsewhere():
-                self._send(HTTPStatus.FORBIDDEN, "text/plain", b"this server is for this machine only\n")
+                self._send(
+                    HTTPStatus.FORBIDDEN, "text/plain", b"this server is for this machine only\n"
+                )
             elif self.path == "/":
                 self._send(HTTPStatus.OK, "text/html; charset=utf-8", built.page())
             elif self.path == "/version":

@@ -11,7 +11,14 @@ from typing import NamedTuple
 
 LIGHT = ("#0072b2", "#b97400", "#00855f", "#b0518a", "#cf5800", "#2b8cc9", "#857a00", "#3c3c44")
 DARK = ("#5aaee8", "#e69f00", "#23c49a", "#dd95c0", "#ff8136", "#93d2f6", "#f0e442", "#e4e4ea")
-_SHAPES = {"circle": "o", "square": "s", "triangle-up": "^", "diamond": "D", "cross": "P", "triangle-down": "v"}
+_SHAPES = {
+    "circle": "o",
+    "square": "s",
+    "triangle-up": "^",
+    "diamond": "D",
+    "cross": "P",
+    "triangle-down": "v",
+}
 """As Vega and as matplotlib call them."""
 
 
@@ -55,10 +62,17 @@ _OWN: Mapping[str, Style] = {
 def styles(names: Iterable[str]) -> dict[str, Style]:
     """Return the style of every name; learners of cfsl keep theirs whoever stands beside them."""
     shapes = list(_SHAPES)
-    every = [Style(n % len(LIGHT), shapes[(n + n // 24) % len(shapes)]) for n in range(len(LIGHT) * len(shapes))]
+    every = [
+        Style(n % len(LIGHT), shapes[(n + n // 24) % len(shapes)])
+        for n in range(len(LIGHT) * len(shapes))
+    ]
     found: dict[str, Style] = {}
     for name in names:
         own = _OWN.get(name.split(" ")[0])
-        free = (style for style in every if style not in found.values() and style not in _OWN.values())
-        found[name] = own if own and own not in found.values() else next(free, every[len(found) % len(every)])
+        free = (
+            style for style in every if style not in found.values() and style not in _OWN.values()
+        )
+        found[name] = (
+            own if own and own not in found.values() else next(free, every[len(found) % len(every)])
+        )
     return found

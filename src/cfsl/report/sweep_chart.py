@@ -65,7 +65,9 @@ def _panels(count: int) -> tuple[Figure, list[Any]]:
 def _alone(rows: Sequence[Row], name: str, centre: Mapping[str, Any]) -> list[Row]:
     """Return the trials that differ from the centre in this hyper-parameter alone."""
     rest = {other: value for other, value in centre.items() if other != name}
-    return [row for row in rows if all(row["values"][other] == value for other, value in rest.items())]
+    return [
+        row for row in rows if all(row["values"][other] == value for other, value in rest.items())
+    ]
 
 
 def _draw_panel(panel: Any, name: str, rows: Sequence[Row], method: str, *, is_log: bool) -> None:
@@ -73,7 +75,10 @@ def _draw_panel(panel: Any, name: str, rows: Sequence[Row], method: str, *, is_l
     numeric = _are_numbers(values)
     places = [_place(value, values) for value in values]
     where = [_place(row["values"][name], values) for row in rows]
-    curve = [max((row for row in rows if row["values"][name] == value), key=_accuracy) for value in values]
+    curve = [
+        max((row for row in rows if row["values"][name] == value), key=_accuracy)
+        for value in values
+    ]
     if method in ("grid", "univariate"):
         _draw_curve(panel, places, curve, joined=numeric)
     if method != "univariate":
@@ -91,7 +96,9 @@ def _draw_panel(panel: Any, name: str, rows: Sequence[Row], method: str, *, is_l
 
 def _draw_trials(panel: Any, rows: Sequence[Row]) -> None:
     numbers = [row["trial"] for row in rows]
-    panel.errorbar(numbers, _percents(rows), _widths(rows), fmt="none", ecolor=_BLUE, alpha=_PALE, elinewidth=1)
+    panel.errorbar(
+        numbers, _percents(rows), _widths(rows), fmt="none", ecolor=_BLUE, alpha=_PALE, elinewidth=1
+    )
     _draw_dots(panel, numbers, rows)
     _draw_star(panel, numbers, rows)
     so_far = list(itertools.accumulate(_percents(rows), max))
@@ -103,12 +110,20 @@ def _draw_trials(panel: Any, rows: Sequence[Row]) -> None:
 
 
 def _draw_curve(panel: Any, places: Sequence[Any], rows: Sequence[Row], *, joined: bool) -> None:
-    style = {"fmt": "o-" if joined else "o", "color": _BLUE, "markersize": 4, "linewidth": 1, "capsize": 2}
+    style = {
+        "fmt": "o-" if joined else "o",
+        "color": _BLUE,
+        "markersize": 4,
+        "linewidth": 1,
+        "capsize": 2,
+    }
     panel.errorbar(places, _percents(rows), _widths(rows), **style)
 
 
 def _draw_dots(panel: Any, places: Sequence[Any], rows: Sequence[Row]) -> None:
-    panel.plot(places, _percents(rows), "o", color=_BLUE, alpha=2 * _PALE, markersize=4, markeredgewidth=0)
+    panel.plot(
+        places, _percents(rows), "o", color=_BLUE, alpha=2 * _PALE, markersize=4, markeredgewidth=0
+    )
 
 
 def _draw_star(panel: Any, places: Sequence[Any], rows: Sequence[Row]) -> None:

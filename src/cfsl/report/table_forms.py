@@ -35,7 +35,10 @@ def text_form(boards: Sequence[Leaderboard], out: Path | None, width: int = 120)
     for board in boards:
         title = f"{board.title}, profile {board.profile}: {board.what}"
         lines = [*text_table(title, list(board.columns), board.entries, width)]
-        legend = [*(LEGEND if board.has_published else []), *([TOGETHER] if board.has_ensembles else [])]
+        legend = [
+            *(LEGEND if board.has_published else []),
+            *([TOGETHER] if board.has_ensembles else []),
+        ]
         legend += [board.repeats_words] if board.repeats else []
         parts.append("\n".join([*lines, *(["", *legend] if legend else [])]))
     return "\n\n".join(parts) + "\n"

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from cfsl.cards.card_rows import percent
+from cfsl.cards.published import PublishedCell
 from cfsl.metrics.accuracy import over_seeds
-from cfsl.results.published import PublishedCell
-from cfsl.results.table import percent
 
 
 @dataclass(frozen=True)
@@ -36,16 +36,24 @@ class Entry:
     @property
     def is_inside(self) -> bool:
         """Whether the published number is inside our interval."""
-        return self.difference is not None and self.ci95 is not None and abs(self.difference) <= self.ci95
+        return (
+            self.difference is not None
+            and self.ci95 is not None
+            and abs(self.difference) <= self.ci95
+        )
 
 
 def headline(card: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the metrics that a card is quoted by: those of the ensemble, where there is one, as the papers do."""
-    metrics: Mapping[str, Any] = card["ensemble"]["metrics"] if "ensemble" in card else card["metrics"]
+    metrics: Mapping[str, Any] = (
+        card["ensemble"]["metrics"] if "ensemble" in card else card["metrics"]
+    )
     return metrics
 
 
-def entry_of(cards: Sequence[Mapping[str, Any]], published: PublishedCell | None, why_not: str = "") -> Entry:
+def entry_of(
+    cards: Sequence[Mapping[str, Any]], published: PublishedCell | None, why_not: str = ""
+) -> Entry:
     """Sum up the cards of one cell, one a training seed."""
     if not cards:
         return Entry(None, published=published, why_not=why_not)

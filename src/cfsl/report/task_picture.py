@@ -66,10 +66,14 @@ def draw_panels(panels: Sequence[Panel], *, heading: str, caption: str, labels: 
     height = bottom + size * 3 // 2 * len(caption_lines) + margin
     image = Image.new("RGB", (width + 2 * margin, height), _WHITE)
     for number, line in enumerate(heading_lines):
-        write(image, (margin, margin + size // 2 + 2 * size * number), line, size * 5 // 4, bold=True)
+        write(
+            image, (margin, margin + size // 2 + 2 * size * number), line, size * 5 // 4, bold=True
+        )
     for number, line in enumerate(caption_lines):
         write(image, (margin, bottom + size * 3 * (2 * number + 1) // 4), line, size)
-    _draw_body(image, panels, plan, (margin + (width - plan.width) // 2, top), label_colours(labels))
+    _draw_body(
+        image, panels, plan, (margin + (width - plan.width) // 2, top), label_colours(labels)
+    )
     return image
 
 
@@ -78,7 +82,9 @@ def _shown_note(panels: Sequence[Panel], keep: int) -> str:
     notes = []
     for name, part in (("support", panels[:-1]), ("target", panels[-1:])):
         total = sum(len(panel.labels) for panel in part)
-        shown = sum(min(len(places), keep) for panel in part for places in panel.by_label().values())
+        shown = sum(
+            min(len(places), keep) for panel in part for places in panel.by_label().values()
+        )
         if shown < total:
             notes.append(f"{shown} of {total} {name} images")
     return f" Shown: {' and '.join(notes)} (the first {keep} of each label)." if notes else ""
@@ -104,7 +110,10 @@ class _Counts:
         return cls(
             sets=len(panels) - 1,
             group_size=max(runs) if len(runs) > 1 else 1,
-            support=(max(labels for labels, _ in sizes[:-1]), max(shots for _, shots in sizes[:-1])),
+            support=(
+                max(labels for labels, _ in sizes[:-1]),
+                max(shots for _, shots in sizes[:-1]),
+            ),
             target=sizes[-1],
             image=(width, height),
             digits=len(str(max(max(labels) for labels in places))),
@@ -132,7 +141,9 @@ class _Style:
         side = max(counts.image)
         zooms = [Fraction(zoom) for zoom in range(_SIDES[1] // side, 0, -1)]
         shrinks = [Fraction(1, shrink) for shrink in range(2, side // _SIDES[0] + 1)]
-        return (cls(counts, zoom) for zoom in zooms + shrinks if least_side <= side * zoom <= _SIDES[1])
+        return (
+            cls(counts, zoom) for zoom in zooms + shrinks if least_side <= side * zoom <= _SIDES[1]
+        )
 
 
 class _Grid:
@@ -161,7 +172,9 @@ class _Grid:
             for rows, shot_rows in product(range(1, size[0] + 1), range(1, size[1] + 1))
         }
         useful: list[_Grid] = []
-        for grid in sorted((cls(style, size, *shape) for shape in shapes), key=lambda grid: grid.width):
+        for grid in sorted(
+            (cls(style, size, *shape) for shape in shapes), key=lambda grid: grid.width
+        ):
             outdone = any(all(map(operator.le, other.costs, grid.costs)) for other in useful)
             if grid.width <= width and not outdone:
                 useful.append(grid)
@@ -171,7 +184,9 @@ class _Grid:
 class _Plan:
     """A layout of the whole picture, without heading and caption."""
 
-    def __init__(self, counts: _Counts, style: _Style, per_row: int, grids: tuple[_Grid, _Grid], keep: int) -> None:
+    def __init__(
+        self, counts: _Counts, style: _Style, per_row: int, grids: tuple[_Grid, _Grid], keep: int
+    ) -> None:
         self.style, self.per_row, self.keep = style, per_row, keep
         self.support, self.target = grids
         self.bracket = style.title if counts.group_size > 1 else 0
@@ -186,8 +201,18 @@ class _Plan:
         """Weigh an odd shape, many rows of sets, blank places and unlike widths against each other."""
         shape = math.log(self.width / self.height / _PLEASANT_ASPECT)
         unlike = abs(self.row_width - self.target.width) / self.width
-        blank = self.support.blank + self.support.shot_blank + self.target.blank + self.target.shot_blank
-        return max(shape / 2, -shape) + 0.3 * math.log(self.rows) + unlike + 2 * (blank + self.set_blank)
+        blank = (
+            self.support.blank
+            + self.support.shot_blank
+            + self.target.blank
+            + self.target.shot_blank
+        )
+        return (
+            max(shape / 2, -shape)
+            + 0.3 * math.log(self.rows)
+            + unlike
+            + 2 * (blank + self.set_blank)
+        )
 
     def is_tidy(self) -> bool:
         """Tell whether labels and support sets fill their rectangles, and sets stand in rows of several."""
@@ -203,7 +228,9 @@ def _choose_plan(counts: _Counts) -> _Plan:
         last_resort = ((_PAGES[1][0], _NO_LIMIT),) if keep == 1 else ()
         for page, tidy in product(_PAGES + last_resort, (True, False)):
             styles = _Style.sizes(counts, _PAGE_SIDE if page == _PAGES[0] else _SIDES[0])
-            for style in sorted(styles, key=lambda style: style.zoom, reverse=page not in last_resort):
+            for style in sorted(
+                styles, key=lambda style: style.zoom, reverse=page not in last_resort
+            ):
                 plans = list(_plans(counts, style, page, keep, tidy))
                 if plans:
                     return min(plans, key=_Plan.awkwardness)
@@ -212,7 +239,9 @@ def _choose_plan(counts: _Counts) -> _Plan:
 
 def _plans(counts: _Counts, style: _Style, page: _Pair, keep: int, tidy: bool) -> Iterator[_Plan]:
     """Yield the plans that fit the page, all or only the tidy ones."""
-    support, target = ((labels, min(shots, keep)) for labels, shots in (counts.support, counts.target))
+    support, target = (
+        (labels, min(shots, keep)) for labels, shots in (counts.support, counts.target)
+    )
     targets = _Grid.fitting(style, target, page[0])
     size, groups = counts.group_size, math.ceil(counts.sets / counts.group_size)
     whole_groups = {math.ceil(groups / rows) * size for rows in range(1, groups + 1)}
@@ -225,7 +254,11 @@ def _plans(counts: _Counts, style: _Style, page: _Pair, keep: int, tidy: bool) -
 
 
 def _draw_body(
-    image: Image.Image, panels: Sequence[Panel], plan: _Plan, corner: _Pair, colours: Sequence[Colour]
+    image: Image.Image,
+    panels: Sequence[Panel],
+    plan: _Plan,
+    corner: _Pair,
+    colours: Sequence[Colour],
 ) -> None:
     """Draw the support sets, with the arrow of time before each but the first, a rule, and the target set."""
     draw, gap, (left, top) = ImageDraw.Draw(image), plan.style.gap, corner
@@ -240,7 +273,9 @@ def _draw_body(
         if number:
             tip, middle, head = x - gap // 5, y + plan.support.height // 2, gap // 5
             draw.line((tip - gap * 3 // 5, middle, tip - head, middle), _ARROW, 2)
-            draw.polygon([(tip, middle), (tip - head, middle - head), (tip - head, middle + head)], _ARROW)
+            draw.polygon(
+                [(tip, middle), (tip - head, middle - head), (tip - head, middle + head)], _ARROW
+            )
     bottom = top + plan.rows * plan.row_height
     for x in range(left, left + plan.width, 12):
         draw.line((x, bottom, x + 5, bottom), _ARROW, 2)
@@ -248,7 +283,9 @@ def _draw_body(
     _draw_panel(image, panels[-1], plan, plan.target, target_corner, colours)
 
 
-def _draw_brackets(image: Image.Image, supports: Sequence[Panel], plan: _Plan, corners: Sequence[_Pair]) -> None:
+def _draw_brackets(
+    image: Image.Image, supports: Sequence[Panel], plan: _Plan, corners: Sequence[_Pair]
+) -> None:
     """Lay one ground under the support sets of a class group, as far as they stand in one row."""
     draw, text, edge = ImageDraw.Draw(image), plan.style.text, plan.style.gap // 5
     places = [(panel.group or 0, y, x) for panel, (x, y) in zip(supports, corners, strict=True)]
@@ -262,7 +299,12 @@ def _draw_brackets(image: Image.Image, supports: Sequence[Panel], plan: _Plan, c
 
 
 def _draw_panel(
-    image: Image.Image, panel: Panel, plan: _Plan, grid: _Grid, corner: _Pair, colours: Sequence[Colour]
+    image: Image.Image,
+    panel: Panel,
+    plan: _Plan,
+    grid: _Grid,
+    corner: _Pair,
+    colours: Sequence[Colour],
 ) -> None:
     """Draw the border, the title, and a block for each label: its number on a strip, its images below."""
     draw, style, (left, top) = ImageDraw.Draw(image), plan.style, corner
@@ -288,7 +330,9 @@ def _draw_panel(
 
 def _shown_image(pixels: UInt8[np.ndarray, "channels height width"], style: _Style) -> Image.Image:
     """Return an image enlarged pixel by pixel, or reduced by averaging."""
-    image = Image.fromarray(pixels[0] if len(pixels) == 1 else np.moveaxis(pixels, 0, -1)).convert("RGB")
+    image = Image.fromarray(pixels[0] if len(pixels) == 1 else np.moveaxis(pixels, 0, -1)).convert(
+        "RGB"
+    )
     if style.zoom < 1:
         return image.reduce(style.zoom.denominator)
     return image.resize((style.width, style.height), Image.Resampling.NEAREST)

@@ -58,8 +58,13 @@ def _draw(
     """Draw the tasks one by one; only images and the label rule differ between the two releases."""
     _require_drawable(class_sizes, spec, split)
     if not len(tasks):
-        return PlanBlock.empty(0, spec.nss, spec.n_way * spec.k_shot, spec.nss * spec.n_way * spec.k_target)
-    if min(tasks[0], tasks[-1]) + min(seed, 0) < 0 or max(tasks[0], tasks[-1]) + max(seed, 0) >= 2**32:
+        return PlanBlock.empty(
+            0, spec.nss, spec.n_way * spec.k_shot, spec.nss * spec.n_way * spec.k_target
+        )
+    if (
+        min(tasks[0], tasks[-1]) + min(seed, 0) < 0
+        or max(tasks[0], tasks[-1]) + max(seed, 0) >= 2**32
+    ):
         raise SpecError(
             f"the published code takes seeds from 0 to 2**32 - 1, not seed {seed} with tasks {tasks[0]} to {tasks[-1]}"
         )
@@ -87,10 +92,18 @@ def _spread(labels: Int[np.ndarray, "..."], shape: tuple[int, ...]) -> Int[np.nd
 
 
 def _draw_images(
-    class_sizes: Integer[np.ndarray, " classes"], spec: TaskSpec, task: int, seed: int, *, redraw: bool
+    class_sizes: Integer[np.ndarray, " classes"],
+    spec: TaskSpec,
+    task: int,
+    seed: int,
+    *,
+    redraw: bool,
 ) -> Int[np.ndarray, "sets ways samples"]:
     """Return the image numbers of one task, support and target of a class side by side."""
-    class_generator, image_generator = np.random.RandomState(task), np.random.RandomState(seed + task)
+    class_generator, image_generator = (
+        np.random.RandomState(task),
+        np.random.RandomState(seed + task),
+    )
     starts = np.concatenate([[0], np.cumsum(class_sizes)[:-1]])
     pool = np.arange(len(class_sizes))
     samples = spec.k_shot + spec.k_target
@@ -102,13 +115,19 @@ def _draw_images(
         for position in range(spec.interval):
             if redraw or position == 0:
                 images = np.stack(
-                    [starts[c] + image_generator.choice(class_sizes[c], size=samples, replace=False) for c in chosen]
+                    [
+                        starts[c]
+                        + image_generator.choice(class_sizes[c], size=samples, replace=False)
+                        for c in chosen
+                    ]
                 )
             sets.append(images)
     return np.stack(sets).astype(np.int32)
 
 
-def _require_drawable(class_sizes: Integer[np.ndarray, " classes"], spec: TaskSpec, split: str) -> None:
+def _require_drawable(
+    class_sizes: Integer[np.ndarray, " classes"], spec: TaskSpec, split: str
+) -> None:
     """Refuse what the published code cannot draw."""
     if spec.kind != "class" or spec.nss % spec.interval:
         raise SpecError(

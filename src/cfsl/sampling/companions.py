@@ -39,7 +39,9 @@ def with_companions(
     return replace(plan, support_images=supports, target_images=targets)
 
 
-def _classes(plan: PlanBlock, task: int, starts: Integer[np.ndarray, " classes"]) -> Int64[np.ndarray, " labels"]:
+def _classes(
+    plan: PlanBlock, task: int, starts: Integer[np.ndarray, " classes"]
+) -> Int64[np.ndarray, " labels"]:
     """Return the class of every label."""
     images: Int32[np.ndarray, " images"] = plan.support_images[task].reshape(-1)
     labels = plan.support_labels[task].reshape(-1)
@@ -59,8 +61,14 @@ def _joined(
     for label, partner in enumerate(partner_of(len(drawn))):
         if label == partner:
             continue
-        candidates = np.roll(look_alikes[drawn[partner]], -int(words[label] % np.uint64(look_alikes.shape[1])))
-        fitting = (c for c in candidates.tolist() if c not in taken and class_sizes[c] >= class_sizes[drawn[label]])
+        candidates = np.roll(
+            look_alikes[drawn[partner]], -int(words[label] % np.uint64(look_alikes.shape[1]))
+        )
+        fitting = (
+            c
+            for c in candidates.tolist()
+            if c not in taken and class_sizes[c] >= class_sizes[drawn[label]]
+        )
         companion = next(fitting, None)
         if companion is not None:
             taken.add(companion)

@@ -52,7 +52,9 @@ def _draw_into(
     """Fill a block that is small enough for the cache."""
     layout = _layout(spec)
     cards = _deal(class_sizes, spec, tasks, source)
-    words = _stream("target order", spec, source).words(tasks, np.zeros_like(tasks), spec.target_images)
+    words = _stream("target order", spec, source).words(
+        tasks, np.zeros_like(tasks), spec.target_images
+    )
     order = full_shuffle(np.ascontiguousarray(words.T))
     block.support_images[:] = cards[layout.support_cards].T.reshape(block.support_images.shape)
     block.support_labels[:] = layout.support_labels
@@ -124,7 +126,9 @@ def _class_layout(spec: TaskSpec) -> _Layout:
     rounds_, ways_, copies = np.indices((rounds, spec.n_way, spec.k_target)).reshape(3, -1)
     target_groups = rounds_ if per_class else rounds_ // spec.interval
     target_slots = target_groups * spec.n_way + ways_
-    dealt_before = np.zeros_like(rounds_) if per_class else (rounds_ % spec.interval) * spec.k_target
+    dealt_before = (
+        np.zeros_like(rounds_) if per_class else (rounds_ % spec.interval) * spec.k_target
+    )
     first_target = spec.interval * spec.k_shot
     target_cards = (first_target + dealt_before + copies) * spec.classes + target_slots
 

@@ -14,7 +14,9 @@ _MOST_GLYPHS = (250_000, 1_000)  # classes, samples
 _REDUCIBLE = ("nss", "n_way", "k_target", "k_shot")
 
 
-def eligible(class_sizes: Integer[np.ndarray, " classes"], spec: TaskSpec) -> Bool[np.ndarray, " classes"]:
+def eligible(
+    class_sizes: Integer[np.ndarray, " classes"], spec: TaskSpec
+) -> Bool[np.ndarray, " classes"]:
     """Tell which classes hold enough images for a task (rule 13)."""
     return np.asarray(class_sizes >= spec.images_per_class)
 
@@ -24,13 +26,17 @@ def is_feasible(class_sizes: Integer[np.ndarray, " classes"], spec: TaskSpec) ->
     return int(eligible(class_sizes, spec).sum()) >= spec.classes
 
 
-def nearest_feasible(class_sizes: Integer[np.ndarray, " classes"], spec: TaskSpec) -> TaskSpec | None:
+def nearest_feasible(
+    class_sizes: Integer[np.ndarray, " classes"], spec: TaskSpec
+) -> TaskSpec | None:
     """Return the spec that can be drawn and differs least, in one field; None if there is none."""
     candidates = list(_one_field_less(class_sizes, spec))
     return min(candidates, key=lambda pair: pair[0])[1] if candidates else None
 
 
-def _one_field_less(class_sizes: Integer[np.ndarray, " classes"], spec: TaskSpec) -> Iterator[tuple[float, TaskSpec]]:
+def _one_field_less(
+    class_sizes: Integer[np.ndarray, " classes"], spec: TaskSpec
+) -> Iterator[tuple[float, TaskSpec]]:
     """Yield feasible specs that differ in one field, with the share of that field that was given up."""
     if spec.target_rule == "per_support_set":
         per_class = spec.replace(target_rule="per_class")
@@ -42,7 +48,9 @@ def _one_field_less(class_sizes: Integer[np.ndarray, " classes"], spec: TaskSpec
             yield 1 - getattr(less, field) / getattr(spec, field), less
 
 
-def most_feasible(class_sizes: Integer[np.ndarray, " classes"], spec: TaskSpec, field: str) -> TaskSpec | None:
+def most_feasible(
+    class_sizes: Integer[np.ndarray, " classes"], spec: TaskSpec, field: str
+) -> TaskSpec | None:
     """Return the spec with the most of one field, but less than asked for, that can be drawn; None if there is none."""
     low, high = 0, getattr(spec, field)
     while high - low > 1:
@@ -62,7 +70,9 @@ def _with(spec: TaskSpec, field: str, value: int) -> TaskSpec:
     return spec.replace(**changes)
 
 
-def require_feasible(class_sizes: Integer[np.ndarray, " classes"], spec: TaskSpec, where: str) -> None:
+def require_feasible(
+    class_sizes: Integer[np.ndarray, " classes"], spec: TaskSpec, where: str
+) -> None:
     """Refuse a spec that cannot be drawn, with the numbers and the nearest one that can."""
     if is_feasible(class_sizes, spec):
         return
@@ -84,7 +94,11 @@ def _image_sum(spec: TaskSpec) -> str:
     shown = f"{spec.interval} x {spec.k_shot} shown"
     if spec.target_rule == "same_images":
         return shown
-    targets = f"{spec.k_target}" if spec.target_rule == "per_class" else f"{spec.interval} x {spec.k_target}"
+    targets = (
+        f"{spec.k_target}"
+        if spec.target_rule == "per_class"
+        else f"{spec.interval} x {spec.k_target}"
+    )
     return f"{shown} + {targets} as targets"
 
 

@@ -30,14 +30,19 @@ Word = UInt64[np.ndarray, "..."]
 """32-bit words, held in 64 bits so that products fit."""
 
 
-def philox4x32(c0: Word, c1: Word, c2: Word, c3: Word, key: tuple[int, int]) -> tuple[Word, Word, Word, Word]:
+def philox4x32(
+    c0: Word, c1: Word, c2: Word, c3: Word, key: tuple[int, int]
+) -> tuple[Word, Word, Word, Word]:
     """Turn counters of four words (which may be broadcast against each other) into four random words each."""
     k0, k1 = key
     product0, product1 = c0 * _M0, c2 * _M1
     c0, c2 = (product1 >> _HALF) ^ c1 ^ np.uint64(k0), (product0 >> _HALF) ^ c3 ^ np.uint64(k1)
     shape = np.broadcast_shapes(c0.shape, c2.shape)
     c0, c2 = np.broadcast_to(c0, shape).copy(), np.broadcast_to(c2, shape).copy()
-    c1, c3 = np.broadcast_to(product1 & _LOW, shape).copy(), np.broadcast_to(product0 & _LOW, shape).copy()
+    c1, c3 = (
+        np.broadcast_to(product1 & _LOW, shape).copy(),
+        np.broadcast_to(product0 & _LOW, shape).copy(),
+    )
     product0, product1 = np.empty_like(c0), np.empty_like(c0)
     for _ in range(_ROUNDS - 1):
         k0, k1 = (k0 + _W0) & 0xFFFFFFFF, (k1 + _W1) & 0xFFFFFFFF
@@ -65,7 +70,9 @@ class Stream:
         """Make the stream whose key is the hash of `parts`: other parts, other independent numbers."""
         text = "\x1f".join(str(part) for part in parts)
         digest = hashlib.sha256(text.encode()).digest()
-        return cls(key=(int.from_bytes(digest[:4], "little"), int.from_bytes(digest[4:8], "little")))
+        return cls(
+            key=(int.from_bytes(digest[:4], "little"), int.from_bytes(digest[4:8], "little"))
+        )
 
     def words(
         self,
@@ -138,7 +145,9 @@ class Stream:
         return bits * np.float32(2.0**-24)
 
 
-def partial_shuffle(picks: UInt64[np.ndarray, "count n"], deck_size: int) -> UInt32[np.ndarray, "count n"]:
+def partial_shuffle(
+    picks: UInt64[np.ndarray, "count n"], deck_size: int
+) -> UInt32[np.ndarray, "count n"]:
     """Deal `count` cards from n decks at once: Fisher-Yates, first `count` positions only.
 
     ``picks[i]`` is a number in [0, size of that deck - i): how far beyond position i the i-th card is taken.
@@ -146,7 +155,9 @@ def partial_shuffle(picks: UInt64[np.ndarray, "count n"], deck_size: int) -> UIn
     """
     positions = picks + np.arange(len(picks), dtype=np.uint64)[:, None]
     if len(picks) <= _FEW_CARDS:
-        narrow = positions.astype(np.min_scalar_type(deck_size))  # bytes mostly: a quarter of the traffic
+        narrow = positions.astype(
+            np.min_scalar_type(deck_size)
+        )  # bytes mostly: a quarter of the traffic
         return _deal_few(narrow).astype(np.uint32)
     return _deal_many(positions.astype(np.uint32), deck_size)
 
@@ -166,14 +177,18 @@ def _deal_few(positions: UInt[np.ndarray, "count n"]) -> UInt[np.ndarray, "count
     return cards
 
 
-def _overwrite(cards: UInt[np.ndarray, " n"], others: UInt[np.ndarray, " n"], where: Bool[np.ndarray, " n"]) -> None:
+def _overwrite(
+    cards: UInt[np.ndarray, " n"], others: UInt[np.ndarray, " n"], where: Bool[np.ndarray, " n"]
+) -> None:
     """Copy `others` to `cards` where told; as arithmetic, which numpy vectorises, and masked copies it does not."""
     difference = cards ^ others
     difference *= where
     cards ^= difference
 
 
-def _deal_many(positions: UInt32[np.ndarray, "count n"], deck_size: int) -> UInt32[np.ndarray, "count n"]:
+def _deal_many(
+    positions: UInt32[np.ndarray, "count n"], deck_size: int
+) -> UInt32[np.ndarray, "count n"]:
     """Deal the same cards from decks that are laid out."""
     count, n = positions.shape
     decks = np.repeat(np.arange(deck_size, dtype=np.uint32)[:, None], n, axis=1)

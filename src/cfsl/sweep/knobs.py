@@ -15,11 +15,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from cfsl.errors import SpecError, did_you_mean
-from cfsl.learners.changes import changed
+from cfsl.learners.overrides import changed
 from cfsl.learners.registry import find_learner
 from cfsl.nets.convnet import ConvNet, Order, vgg
 from cfsl.spec import FrozenSpec
-from cfsl.training.spec import Schedule, Training
+from cfsl.training.training_spec import Schedule, Training
 
 TRAINING = "training."
 _INNER_OVER_OUTER = 10
@@ -54,7 +54,9 @@ class Knobs:
             words += _SHAPE
         if self._training is not None or _place(self._learner, "lr"):
             words.append(_RATE)
-        schedule = [f"{TRAINING}{field}" for field in Schedule.model_fields] if self._training else []
+        schedule = (
+            [f"{TRAINING}{field}" for field in Schedule.model_fields] if self._training else []
+        )
         return [*own, *(word for word in words if word not in own), *schedule]
 
     def require(self, name: str) -> None:
@@ -67,7 +69,9 @@ class Knobs:
         if not known:
             raise SpecError(f"{self._name} has no hyper-parameters, so there is nothing to vary")
         hint = did_you_mean(name, known)
-        raise SpecError(f"{self._name} has no hyper-parameter '{name}'{hint} It has: {', '.join(known)}.")
+        raise SpecError(
+            f"{self._name} has no hyper-parameter '{name}'{hint} It has: {', '.join(known)}."
+        )
 
     def centre(self, name: str) -> Any:
         """Return the value that a hyper-parameter has if it is not varied, ready for JSON."""
@@ -77,10 +81,14 @@ class Knobs:
         changes, training = self.settings({})
         learner = changed(self._learner, changes)
         if name in _SHAPE:
-            return _shape(_value(learner, str(_place(learner, "net"))), self._name)[_SHAPE.index(name)]
+            return _shape(_value(learner, str(_place(learner, "net"))), self._name)[
+                _SHAPE.index(name)
+            ]
         if name == _RATE:
             place = _place(learner, "lr")
-            return _value(learner, place) if place else _INNER_OVER_OUTER * _of(training).schedule.rate
+            return (
+                _value(learner, place) if place else _INNER_OVER_OUTER * _of(training).schedule.rate
+            )
         if name.startswith(TRAINING):
             return getattr(_of(training).schedule, name.removeprefix(TRAINING))
         field = _PLAIN.get(name)
@@ -99,9 +107,15 @@ class Knobs:
                 continue
             for place, placed in self._placed(name, value):
                 if place in whose:
-                    raise SpecError(f"{whose[place]} and {name} both say what {place} is; give one of them")
+                    raise SpecError(
+                        f"{whose[place]} and {name} both say what {place} is; give one of them"
+                    )
                 whose[place] = name
-                target, key = (schedule, place[len(TRAINING) :]) if place.startswith(TRAINING) else (changes, place)
+                target, key = (
+                    (schedule, place[len(TRAINING) :])
+                    if place.startswith(TRAINING)
+                    else (changes, place)
+                )
                 target[key] = placed
         if shape:
             changes |= self._net(changes, shape)
@@ -182,13 +196,17 @@ def _shape(net: Any, learner: str) -> tuple[int, int]:
     """Return how many filters a network has in its first block, and how many blocks."""
     widths = getattr(net, "widths", None)
     if not widths:
-        raise SpecError(f"the network of {learner} has no filters and blocks to begin with; give both, by --set")
+        raise SpecError(
+            f"the network of {learner} has no filters and blocks to begin with; give both, by --set"
+        )
     return widths[0], len(widths)
 
 
 def _number(name: str, value: Any, kind: type | tuple[type, ...]) -> Any:
     if isinstance(value, bool) or not isinstance(value, kind):
-        raise SpecError(f"{name}={json.dumps(value)} is refused: it must be a {'whole ' if kind is int else ''}number")
+        raise SpecError(
+            f"{name}={json.dumps(value)} is refused: it must be a {'whole ' if kind is int else ''}number"
+        )
     return value
 
 

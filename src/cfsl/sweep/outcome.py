@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from cfsl.cards.compare import SIGNIFICANT, compare_cards
+from cfsl.cards.manifests import Manifests
 from cfsl.files import written_whole
-from cfsl.results.compare import SIGNIFICANT, compare_cards
-from cfsl.results.manifests import Manifests
 from cfsl.sweep.space import Point
 from cfsl.sweep.study import STUDY, Tried
 from cfsl.sweep.trials import SPLIT, Sweep, knobs_of
@@ -59,7 +59,9 @@ def _row(one: Tried, best: Tried | None, folder: Path, manifests: Manifests) -> 
     if one.accuracy is None or best is None:
         return Row(one.point, one.values, "failed" if one.error else "to do", error=one.error)
     measured = one.measured
-    paired = compare_cards(folder / measured["card"], folder / best.measured["card"], manifests).paired
+    paired = compare_cards(
+        folder / measured["card"], folder / best.measured["card"], manifests
+    ).paired
     return Row(
         one.point,
         one.values,
@@ -87,8 +89,12 @@ def _is_idle(name: str, done: Sequence[Row]) -> bool:
     outcomes: dict[str, set[str]] = {}
     seen: dict[str, set[str]] = {}
     for row in done:
-        others = json.dumps({other: value for other, value in row.values.items() if other != name}, sort_keys=True)
-        outcomes.setdefault(others, set()).add(json.dumps([row.accuracy, row.ci95, row.atm, row.macs]))
+        others = json.dumps(
+            {other: value for other, value in row.values.items() if other != name}, sort_keys=True
+        )
+        outcomes.setdefault(others, set()).add(
+            json.dumps([row.accuracy, row.ci95, row.atm, row.macs])
+        )
         seen.setdefault(others, set()).add(json.dumps(row.values[name]))
     varied = [others for others, values in seen.items() if len(values) > 1]
     return bool(varied) and all(len(outcomes[others]) == 1 for others in varied)

@@ -16,7 +16,10 @@ from cfsl.presets.suites import PAPER_2
 from cfsl.spec import TaskSpec
 from cfsl.sweep.space import Choices, Space
 
-_FILTERS: Mapping[str, tuple[int, ...]] = {"omniglot": (32, 64, 128, 256, 512), "slimagenet64": (64, 128, 256)}
+_FILTERS: Mapping[str, tuple[int, ...]] = {
+    "omniglot": (32, 64, 128, 256, 512),
+    "slimagenet64": (64, 128, 256),
+}
 _BLOCKS: Mapping[str, tuple[int, ...]] = {"omniglot": (2, 3, 4), "slimagenet64": (2, 4, 6)}
 _RATES = (1e-4, 1e-3, 1e-2, 1e-1)
 _PROTONET_RATES = (1e-3, 1e-2)
@@ -45,8 +48,8 @@ def paper_2_sweep(learner: str, data: str, task: TaskSpec) -> PaperSweep:
     lookup(dict.fromkeys(PAPER_2), learner, "learner of paper 2")
     column, kind = _column(task), photos_or_characters(data)
     changes = paper_2_changes(learner, data, column, task)
-    for rate in ("lr", "inner.lr"):  # the sweep has a rate of its own, which is varied
-        changes.pop(rate, None)
+    for name in ("lr", "inner.lr"):  # the sweep has a rate of its own, which is varied
+        changes.pop(name, None)
     rate = paper_2_rate(learner, data, column, task)
     base = {_WORDS.get(name, name): value for name, value in changes.items()} | {"rate": 10 * rate}
     space: Space = {
@@ -66,4 +69,6 @@ def _column(task: TaskSpec) -> str:
         if spec == clean:
             return name
     options = "--type D --nss 4 or 8, wide --n-way 10 or 100, deep --nss 20 --n-way 2, deep --nss 80 --n-way 5"
-    raise SpecError(f"paper 2 has no such task; it has {options}, and instance --nss 2, 4, 10 or 20 with 20 images")
+    raise SpecError(
+        f"paper 2 has no such task; it has {options}, and instance --nss 2, 4, 10 or 20 with 20 images"
+    )

@@ -55,11 +55,15 @@ class Range(FrozenSpec):
     def values(self) -> list[Any]:
         """Return every value, where there are few enough to list."""
         if self.log or not (self.whole or self.step):
-            raise SpecError("a range without steps cannot be listed; give choices, or take --method tpe or random")
+            raise SpecError(
+                "a range without steps cannot be listed; give choices, or take --method tpe or random"
+            )
         step = self.step or 1
         count = math.floor((self.high - self.low) / step + 1e-9) + 1
         if count > MOST_POINTS:
-            raise SpecError(f"{count} values are too many to list; give choices, or take --method tpe or random")
+            raise SpecError(
+                f"{count} values are too many to list; give choices, or take --method tpe or random"
+            )
         return [self.low + number * step for number in range(count)]
 
     def ends(self) -> list[Any]:
@@ -97,7 +101,9 @@ Space: TypeAlias = dict[str, Domain]
 def read_space(content: Any) -> Space:
     """Read a space from JSON: {"lr": {"low": 1e-3, "high": 0.1, "log": true}, "metric": {"choices": [...]}, ...}."""
     if not isinstance(content, dict) or not content:
-        raise SpecError('a space names at least one hyper-parameter, such as {"lr": {"low": 0.001, "high": 0.1}}')
+        raise SpecError(
+            'a space names at least one hyper-parameter, such as {"lr": {"low": 0.001, "high": 0.1}}'
+        )
     return {str(name): _domain(name, value) for name, value in content.items()}
 
 
@@ -119,12 +125,18 @@ def listed_points(method: Method, space: Space, centre: Point) -> list[Point]:
     values = {name: _values(name, domain) for name, domain in space.items()}
     if method == "univariate":
         alone = [
-            centre | {name: value} for name, several in values.items() for value in several if value != centre[name]
+            centre | {name: value}
+            for name, several in values.items()
+            for value in several
+            if value != centre[name]
         ]
         points = [centre, *alone]
     else:
         _require_few(math.prod(len(several) for several in values.values()))
-        points = [dict(zip(values, combined, strict=True)) for combined in itertools.product(*values.values())]
+        points = [
+            dict(zip(values, combined, strict=True))
+            for combined in itertools.product(*values.values())
+        ]
     _require_few(len(points))
     return points
 
@@ -138,9 +150,14 @@ def _values(name: str, domain: Domain) -> list[Any]:
 
 def _require_few(count: int) -> None:
     if count > MOST_POINTS:
-        raise SpecError(f"{count:,} trials are too many; give fewer values, or take --method tpe or random --trials N")
+        raise SpecError(
+            f"{count:,} trials are too many; give fewer values, or take --method tpe or random --trials N"
+        )
 
 
 def corner_points(space: Space, centre: Point) -> Sequence[Point]:
     """Return points that show whether a learner takes all values: each choice and each end, alone."""
-    return [centre, *(centre | {name: value} for name, domain in space.items() for value in domain.ends())]
+    return [
+        centre,
+        *(centre | {name: value} for name, domain in space.items() for value in domain.ends()),
+    ]

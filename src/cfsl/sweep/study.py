@@ -71,7 +71,11 @@ class SweepStudy:
         self._lock = FileLock(folder / "locks" / "study.lock")
         with self._lock, _told_plainly(folder / STUDY):
             # The path goes past the URL, in which '?' and '%' would mean something.
-            connect = {"creator": lambda: sqlite3.connect(folder / STUDY, _PATIENCE, check_same_thread=False)}
+            connect = {
+                "creator": lambda: sqlite3.connect(
+                    folder / STUDY, _PATIENCE, check_same_thread=False
+                )
+            }
             self._storage = optuna.storages.RDBStorage(f"sqlite:///{STUDY}", engine_kwargs=connect)
             self._study = optuna.create_study(
                 storage=self._storage, study_name=_NAME, direction="maximize", load_if_exists=True
@@ -84,7 +88,9 @@ class SweepStudy:
         if there is None:
             self._study.set_user_attr(_SWEEP, wanted)
         elif different := next(_differences(there, wanted), None):
-            raise SpecError(f"{self._folder} has another sweep: {different}; name another folder with --out")
+            raise SpecError(
+                f"{self._folder} has another sweep: {different}; name another folder with --out"
+            )
 
     def prepare(self, *, retry: bool) -> list[Point]:
         """Give out again what dead workers had, and let all points that a method knows beforehand wait their turn.
@@ -116,7 +122,9 @@ class SweepStudy:
             self._study.tell(trial.number, state=self._failed)
         for point, trial in self._latest().items():
             if trial.state == self._failed and not _has_failed(trial):
-                self._enqueue(point, trial.user_attrs[_VALUES], trial.user_attrs.get(_DEATHS, 0) + count)
+                self._enqueue(
+                    point, trial.user_attrs[_VALUES], trial.user_attrs.get(_DEATHS, 0) + count
+                )
 
     def _is_free(self, trial: FrozenTrial) -> bool:
         """Tell whether nobody is at a trial."""
@@ -132,7 +140,9 @@ class SweepStudy:
         """Take the next trial; None if there is no more to do."""
         with self._lock:
             latest = self._latest()
-            if not self._trials("WAITING") and (self._points is not None or len(latest) >= self.total):
+            if not self._trials("WAITING") and (
+                self._points is not None or len(latest) >= self.total
+            ):
                 return None
             free = next(number for number in range(len(latest) + 1) if number not in latest)
             self._study.sampler = self._sampler(free)
@@ -178,7 +188,9 @@ class SweepStudy:
         self._storage.engine.dispose()
 
     def _trials(self, *states: str) -> list[FrozenTrial]:
-        return [trial for trial in self._study.get_trials(deepcopy=False) if trial.state.name in states]
+        return [
+            trial for trial in self._study.get_trials(deepcopy=False) if trial.state.name in states
+        ]
 
     def _latest(self) -> dict[int, FrozenTrial]:
         """Return the trial that counts, by point."""
@@ -187,7 +199,9 @@ class SweepStudy:
 
     def _enqueue(self, point: int, values: Point, deaths: int = 0) -> None:
         encoded = {name: _encoded(value) for name, value in values.items()}
-        self._study.enqueue_trial(encoded, user_attrs={_POINT: point, _VALUES: values, _DEATHS: deaths})
+        self._study.enqueue_trial(
+            encoded, user_attrs={_POINT: point, _VALUES: values, _DEATHS: deaths}
+        )
 
     def _note(self, number: int, name: str, value: Any) -> None:
         study = self._storage.get_study_id_from_name(_NAME)
@@ -213,7 +227,9 @@ class SweepStudy:
             for name, value in point.items():
                 if value not in values[name]:
                     values[name].append(value)
-        return {name: _distribution(Choices(choices=tuple(several))) for name, several in values.items()}
+        return {
+            name: _distribution(Choices(choices=tuple(several))) for name, several in values.items()
+        }
 
     def _decoded(self, params: Mapping[str, Any]) -> Point:
         """Return the values behind Optuna's, which are numbers, words and nothing else."""
@@ -239,7 +255,9 @@ def _told_plainly(path: Path) -> Iterator[None]:
         yield
     except (SQLAlchemyError, sqlite3.Error, RuntimeError) as error:
         first = str(error).splitlines()[0]
-        raise CfslError(f"{path} cannot be used as a study: {first}; move it away, or name another --out") from error
+        raise CfslError(
+            f"{path} cannot be used as a study: {first}; move it away, or name another --out"
+        ) from error
 
 
 def _has_failed(trial: FrozenTrial) -> bool:
@@ -252,12 +270,18 @@ def _distribution(domain: Domain) -> BaseDistribution:
     if isinstance(domain, Choices):
         return distributions.CategoricalDistribution([_encoded(value) for value in domain.choices])
     if domain.whole:
-        return distributions.IntDistribution(int(domain.low), int(domain.high), domain.log, int(domain.step or 1))
+        return distributions.IntDistribution(
+            int(domain.low), int(domain.high), domain.log, int(domain.step or 1)
+        )
     return distributions.FloatDistribution(domain.low, domain.high, domain.log, domain.step)
 
 
 def _encoded(value: Any) -> Any:
-    return value if value is None or isinstance(value, bool | int | float | str) else json.dumps(value, sort_keys=True)
+    return (
+        value
+        if value is None or isinstance(value, bool | int | float | str)
+        else json.dumps(value, sort_keys=True)
+    )
 
 
 def _decoded(domain: Domain, encoded: Any) -> Any:
@@ -270,6 +294,8 @@ def _differences(there: Any, here: Any, where: str = "") -> Iterator[str]:
     """Say where two nested dicts differ."""
     if isinstance(there, dict) and isinstance(here, dict):
         for key in [*here, *(key for key in there if key not in here)]:
-            yield from _differences(there.get(key), here.get(key), f"{where}.{key}" if where else key)
+            yield from _differences(
+                there.get(key), here.get(key), f"{where}.{key}" if where else key
+            )
     elif there != here:
         yield f"{where} is {json.dumps(there)} there and {json.dumps(here)} here"

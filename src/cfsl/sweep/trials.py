@@ -8,17 +8,26 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from cfsl.engine.spec import DataSpec, LearnerSpec, RunSpec, Seed, TrainSpec, built, learner_spec
 from cfsl.errors import SpecError
 from cfsl.learners.base import FixedEmbedding
 from cfsl.learners.registry import LEARNERS, find_learner
 from cfsl.presets.cells import kind_of, opened
+from cfsl.runs.run_spec import DataSpec, LearnerSpec, RunSpec, Seed, TrainSpec, built, learner_spec
 from cfsl.sampling import require_feasible
 from cfsl.spec import Count, FrozenSpec, TaskSpec
 from cfsl.sweep.knobs import Knobs, held
-from cfsl.sweep.space import LISTED, Choices, Method, Point, Range, Space, corner_points, listed_points
+from cfsl.sweep.space import (
+    LISTED,
+    Choices,
+    Method,
+    Point,
+    Range,
+    Space,
+    corner_points,
+    listed_points,
+)
 from cfsl.training.recipes import recipe_for
-from cfsl.training.spec import Training
+from cfsl.training.training_spec import Training
 
 SPLIT = "val"
 PROFILE = "sweep"
@@ -56,7 +65,9 @@ class Sweep(FrozenSpec):
 
     def points(self) -> list[Point] | None:
         """Return all trials beforehand, if the method knows them."""
-        return listed_points(self.method, self.space, self.centre) if self.method in LISTED else None
+        return (
+            listed_points(self.method, self.space, self.centre) if self.method in LISTED else None
+        )
 
 
 def knobs_of(sweep: Sweep) -> Knobs:
@@ -65,15 +76,26 @@ def knobs_of(sweep: Sweep) -> Knobs:
 
 
 def training_for(
-    learner: str, recipe: str, task: TaskSpec, seed: int, lengths: Mapping[str, int | None], *, characters: bool = True
+    learner: str,
+    recipe: str,
+    task: TaskSpec,
+    seed: int,
+    lengths: Mapping[str, int | None],
+    *,
+    characters: bool = True,
 ) -> Training | None:
     """Return how a learner is trained, as 'cfsl train' does it; None if it is not."""
-    kind, wanted = kind_of(learner), {name: value for name, value in lengths.items() if value is not None}
+    kind, wanted = (
+        kind_of(learner),
+        {name: value for name, value in lengths.items() if value is not None},
+    )
     if kind in ("none", "random"):
         if wanted:
             raise SpecError(f"{learner} is not trained; leave out --{next(iter(wanted))}")
         return None
-    training = recipe_for(recipe, kind, task.replace(corruption=None), learner=learner, characters=characters)
+    training = recipe_for(
+        recipe, kind, task.replace(corruption=None), learner=learner, characters=characters
+    )
     return training.with_seed(seed).replace(schedule=training.schedule.replace(**wanted))
 
 
@@ -82,7 +104,9 @@ def sound(sweep: Sweep) -> Sweep:
     centre = sweep.centre
     fitted = sweep.replace(space=_fitted(sweep.space, centre))
     if sweep.method != "univariate" and (twice := sorted(sweep.base.keys() & sweep.space.keys())):
-        raise SpecError(f"{twice[0]} is both set and to be varied; leave out one of them, or take --method univariate")
+        raise SpecError(
+            f"{twice[0]} is both set and to be varied; leave out one of them, or take --method univariate"
+        )
     for point in fitted.points() or corner_points(fitted.space, centre):
         run = run_of(fitted, point)
         _require_network(run)
@@ -99,7 +123,9 @@ def _fitted(space: Space, centre: Point) -> Space:
         if not isinstance(domain, Range):
             continue
         if isinstance(centre[name], bool) or not isinstance(centre[name], int | float):
-            raise SpecError(f"{name}: {centre[name]!r} is no number, so it has no range; give choices")
+            raise SpecError(
+                f"{name}: {centre[name]!r} is no number, so it has no range; give choices"
+            )
         if isinstance(centre[name], float):
             fitted[name] = domain.replace(low=float(domain.low), high=float(domain.high))
     return fitted
@@ -134,7 +160,9 @@ def _trainer(spec: LearnerSpec) -> LearnerSpec:
         return spec
     usual, learner = find_learner(name), built(spec)
     wanted = {field: held(learner, field) for field in _SHARED}
-    changes = {field: v for field, v in wanted.items() if v is not None and v != getattr(usual, field, v)}
+    changes = {
+        field: v for field, v in wanted.items() if v is not None and v != getattr(usual, field, v)
+    }
     if "net" in changes:
         changes["net"] = changes["net"].model_dump(mode="json")
     return learner_spec(name, changes)
@@ -142,7 +170,10 @@ def _trainer(spec: LearnerSpec) -> LearnerSpec:
 
 def _require_network(run: RunSpec) -> None:
     """Refuse a network that the images vanish in."""
-    net, recipe = held(built(run.learner), "net"), opened(run.data.name, run.data.splits).info.recipe
+    net, recipe = (
+        held(built(run.learner), "net"),
+        opened(run.data.name, run.data.splits).info.recipe,
+    )
     if net is not None:
         net.feature_count((recipe.channels, recipe.height, recipe.width))
 
@@ -156,4 +187,6 @@ def _require_trainable(data: DataSpec, training: Training) -> None:
 
 def _require(data: DataSpec, split: str, task: TaskSpec) -> None:
     open_data = opened(data.name, data.splits)
-    require_feasible(open_data.class_sizes[open_data.classes_of(split)], task, f"{data.name}/{split}")
+    require_feasible(
+        open_data.class_sizes[open_data.classes_of(split)], task, f"{data.name}/{split}"
+    )

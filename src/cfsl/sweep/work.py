@@ -8,14 +8,14 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
+from cfsl.cards.card import read_card
 from cfsl.engine.bench import planned, run_plan
+from cfsl.engine.bench_folder import Shelf
 from cfsl.engine.local import LocalCrew
 from cfsl.engine.schedule import Event, Told
-from cfsl.engine.shelf import Shelf
-from cfsl.engine.spec import RunSpec
 from cfsl.engine.steps import Step
 from cfsl.errors import CfslError
-from cfsl.results.card import read_card
+from cfsl.runs.run_spec import RunSpec
 from cfsl.sweep.space import Point
 from cfsl.sweep.study import Claim, SweepStudy
 from cfsl.sweep.trials import Sweep, run_of
@@ -59,7 +59,9 @@ def shelf_of(folder: Path) -> Shelf:
 def forget_failures(sweep: Sweep, points: Iterable[Point], folder: Path) -> None:
     """Let the engine try again what it failed at in these trials."""
     for point in points:
-        with contextlib.suppress(CfslError):  # a point that no run can be made of fails again, in its turn
+        with contextlib.suppress(
+            CfslError
+        ):  # a point that no run can be made of fails again, in its turn
             planned([run_of(sweep, point)], shelf_of(folder), retry=True)
 
 
@@ -93,7 +95,9 @@ def _tried(claim: Claim, sweep: Sweep, shelf: Shelf, watch: Watch) -> tuple[floa
             done, total, unit, note = event.progress
             watch(Came(claim.point, f"{done} of {total} {unit} {note}".rstrip()))
 
-    ending = run_plan(planned([run], shelf), shelf, lambda: _PatientCrew(LocalCrew(shelf, told)), told)
+    ending = run_plan(
+        planned([run], shelf), shelf, lambda: _PatientCrew(LocalCrew(shelf, told)), told
+    )
     if ending.failed:
         raise CfslError(next(iter(ending.failed.values())))
     return _read(run, shelf)

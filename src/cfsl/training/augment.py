@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from cfsl.learners.views import quarters_of
-from cfsl.training.spec import Augmentation
+from cfsl.training.training_spec import Augmentation
 
 Images = Float32[Tensor, "n channels height width"]
 _FIELD = 5
@@ -19,14 +19,20 @@ _MOST_STRETCH = math.log(4 / 3)
 
 
 def augment(
-    images: Images, classes: Int64[Tensor, " n"], augmentation: Augmentation, generator: torch.Generator
+    images: Images,
+    classes: Int64[Tensor, " n"],
+    augmentation: Augmentation,
+    generator: torch.Generator,
 ) -> Images:
     """Return changed copies; images of one class share their quarter turn and reflection, and nothing else."""
     if augmentation.quarter_turns:
         images = _turned(images, classes, generator)
     if augmentation.reflections:
         images = _reflected(images, classes, generator)
-    if augmentation.replace(quarter_turns=False, reflections=False, colour=0.0, blends=0.0) != Augmentation():
+    if (
+        augmentation.replace(quarter_turns=False, reflections=False, colour=0.0, blends=0.0)
+        != Augmentation()
+    ):
         images = _warped(images, augmentation, generator)
     return _recoloured(images, augmentation.colour, generator) if augmentation.colour else images
 
@@ -70,7 +76,10 @@ def _warped(images: Images, augmentation: Augmentation, generator: torch.Generat
     scale, shear = torch.exp(augmentation.log_scale * uniform()), augmentation.shear * uniform()
     shift = augmentation.shift * uniform(2) * 2 / torch.tensor([width, height])
     cosine, sine = angle.cos() * scale, angle.sin() * scale
-    rows = [torch.stack([cosine, shear - sine, shift[:, 0]], 1), torch.stack([sine, cosine, shift[:, 1]], 1)]
+    rows = [
+        torch.stack([cosine, shear - sine, shift[:, 0]], 1),
+        torch.stack([sine, cosine, shift[:, 1]], 1),
+    ]
     if augmentation.crop or augmentation.mirror:
         rows = _seen_through(_window(augmentation, uniform), rows)
     grid = functional.affine_grid(torch.stack(rows, 1), [n, channels, *size], align_corners=False)
@@ -88,7 +97,9 @@ def _window(augmentation: Augmentation, uniform: Callable[..., Tensor]) -> tuple
     size = torch.stack([(area * stretch).sqrt(), (area / stretch).sqrt()], dim=1).clamp(max=1)
     centre = (1 - size) * uniform(2)
     if augmentation.mirror:
-        size = size * torch.stack([torch.where(uniform() < 0, -1.0, 1.0), torch.ones_like(area)], dim=1)
+        size = size * torch.stack(
+            [torch.where(uniform() < 0, -1.0, 1.0), torch.ones_like(area)], dim=1
+        )
     return size, centre
 
 
@@ -96,7 +107,9 @@ def _seen_through(window: tuple[Tensor, Tensor], rows: list[Tensor]) -> list[Ten
     """Look at an affinely changed image through a window."""
     size, centre = window
     return [
-        torch.cat([row[:, :2] * size, (row[:, :2] * centre).sum(dim=1, keepdim=True) + row[:, 2:]], dim=1)
+        torch.cat(
+            [row[:, :2] * size, (row[:, :2] * centre).sum(dim=1, keepdim=True) + row[:, 2:]], dim=1
+        )
         for row in rows
     ]
 

@@ -50,13 +50,17 @@ def training_images(data: Dataset, most: int, of_class: int, device: str) -> Ite
     images, sizes = SplitImages.of(data, classes), data.class_sizes[classes]
     starts = np.cumsum(sizes) - sizes
     chosen = [
-        starts[c] + _spread_over(sizes[c], of_class) for c in _spread_over(len(classes), max(1, most // of_class))
+        starts[c] + _spread_over(sizes[c], of_class)
+        for c in _spread_over(len(classes), max(1, most // of_class))
     ]
     numbers = np.concatenate(chosen).astype(np.int32)
     labels = np.repeat(np.arange(len(chosen)), [len(of_one) for of_one in chosen])
     for start in range(0, len(numbers), _AT_ONCE):
         part = slice(start, start + _AT_ONCE)
-        yield torch.from_numpy(images.normalised(numbers[part])).to(device), torch.from_numpy(labels[part]).to(device)
+        yield (
+            torch.from_numpy(images.normalised(numbers[part])).to(device),
+            torch.from_numpy(labels[part]).to(device),
+        )
 
 
 def _spread_over(count: int, most: int) -> Int64[np.ndarray, " chosen"]:

@@ -27,9 +27,13 @@ def write_checkpoint(path: Path, tensors: Mapping[str, Tensor], notes: Mapping[s
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with written_whole(path) as part:
-            part.write_bytes(save(plain, metadata))  # save_file has a temporary file of its own, which a kill leaves
+            part.write_bytes(
+                save(plain, metadata)
+            )  # save_file has a temporary file of its own, which a kill leaves
     except (OSError, SafetensorError) as error:
-        raise CheckpointError(f"{path} cannot be written: {error}. Earlier checkpoints are untouched.") from error
+        raise CheckpointError(
+            f"{path} cannot be written: {error}. Earlier checkpoints are untouched."
+        ) from error
 
 
 def read_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -49,9 +53,13 @@ def _read(path: Path, take: Callable[[Any], T]) -> tuple[T, dict[str, Any]]:
             taken = take(file)
         notes = json.loads(metadata["notes"])
     except (OSError, SafetensorError, KeyError, ValueError) as error:
-        raise CheckpointError(f"{path} is not a whole checkpoint ({error}); delete it, or name another") from error
+        raise CheckpointError(
+            f"{path} is not a whole checkpoint ({error}); delete it, or name another"
+        ) from error
     if metadata.get("format") != FORMAT:
-        raise CheckpointError(f"{path} has format {metadata.get('format')}; this version reads {FORMAT}")
+        raise CheckpointError(
+            f"{path} has format {metadata.get('format')}; this version reads {FORMAT}"
+        )
     return taken, notes
 
 
@@ -82,5 +90,7 @@ def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
 def restore_optimizer(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> None:
     """Give an optimizer its memory back, in the layout of its weights and on their device."""
     saved = optimizer.state_dict()
-    saved["state"] = {int(i): in_channels_last(slots) for i, slots in unflatten(tensors, "optimizer").items()}
+    saved["state"] = {
+        int(i): in_channels_last(slots) for i, slots in unflatten(tensors, "optimizer").items()
+    }
     optimizer.load_state_dict(saved)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from math import ceil
 from typing import TypeAlias
 
-from cfsl.training.spec import Schedule
+from cfsl.training.training_spec import Schedule
 
 _REPORTS = 10
 

@@ -20,7 +20,9 @@ _ROWS = 1024
 
 
 @torch.no_grad()
-def nearest_classes(net: NetSpec, meta: Meta, data: Dataset, nearest: int) -> Int64[np.ndarray, "classes nearest"]:
+def nearest_classes(
+    net: NetSpec, meta: Meta, data: Dataset, nearest: int
+) -> Int64[np.ndarray, "classes nearest"]:
     """Return for every training class those whose mean embeddings have the largest cosine with its own.
 
     There are fewer than `nearest` if there are as few classes.

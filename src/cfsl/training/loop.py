@@ -22,7 +22,7 @@ from cfsl.harness.macs import counting_macs
 from cfsl.harness.state import flatten
 from cfsl.harness.workers import threads as on_threads
 from cfsl.learners.base import Learner, Meta
-from cfsl.learners.maml_fast import accelerated
+from cfsl.learners.maml.accelerated import accelerated
 from cfsl.metrics.accuracy import summarise, task_accuracies
 from cfsl.nets import in_channels_last
 from cfsl.training.calibration import calibrated
@@ -37,7 +37,7 @@ from cfsl.training.checkpoint import (
 from cfsl.training.events import Epoch, Event, Saved, Started, Update, Watcher
 from cfsl.training.muon import Muon
 from cfsl.training.objective import Objective, objective_of
-from cfsl.training.spec import Schedule, Start, Training
+from cfsl.training.training_spec import Schedule, Start, Training
 
 LAST = "last.safetensors"
 START = "start"
@@ -95,7 +95,9 @@ def train(
     if training.start is not None:
         earlier, stage = start or folder / START, training.start
         if not is_whole_and_finished(earlier, stage.training, stage.built(), data.fingerprint):
-            train(stage.built(), stage.training, data, earlier, _nobody, device, threads, accelerate)
+            train(
+                stage.built(), stage.training, data, earlier, _nobody, device, threads, accelerate
+            )
         begun = best_weights(earlier)
 
     with on_threads(threads), freed_memory_kept():
@@ -128,7 +130,12 @@ class _Trainee(NamedTuple):
 
 
 def _trained(
-    trainee: _Trainee, about: dict[str, Any], training: Training, data: Dataset, folder: Path, watch: Watcher
+    trainee: _Trainee,
+    about: dict[str, Any],
+    training: Training,
+    data: Dataset,
+    folder: Path,
+    watch: Watcher,
 ) -> list[Epoch]:
     """Make the updates that are left."""
     learner, objective, counted = trainee
@@ -136,7 +143,9 @@ def _trained(
     run = _begin(objective, training, device)
     if (folder / LAST).exists():
         _resume(run, folder / LAST, about["identity"])
-    validation = Tasks(data, training.validation, split="val", numbers=range(training.validation_tasks))
+    validation = Tasks(
+        data, training.validation, split="val", numbers=range(training.validation_tasks)
+    )
     schedule = training.schedule
     _tidy(folder, run.history, schedule.keep)
     watch(Started(run.update, run.history[-1].accuracy if run.history else None))
@@ -158,7 +167,9 @@ def _trained(
     return run.history
 
 
-def is_whole_and_finished(folder: Path, training: Training, learner: Learner, fingerprint: str) -> bool:
+def is_whole_and_finished(
+    folder: Path, training: Training, learner: Learner, fingerprint: str
+) -> bool:
     """Tell whether a run has come to its end; raise if one of its files is damaged, missing, or of another run."""
     if not (folder / LAST).exists():
         return False
@@ -182,13 +193,17 @@ def _is_finished(update: int, history: list[Epoch], schedule: Schedule) -> bool:
 def best_epochs(folder: Path, count: int) -> list[int]:
     """Return the best epochs of a training folder by validation accuracy, best first."""
     if not (folder / LAST).exists():
-        raise CheckpointError(f"{folder} holds no training run ({LAST} is missing); name a folder of 'cfsl train'")
+        raise CheckpointError(
+            f"{folder} holds no training run ({LAST} is missing); name a folder of 'cfsl train'"
+        )
     _, notes = read_checkpoint(folder / LAST)
     keep = notes["identity"]["training"]["schedule"]["keep"]
     kept = _best_epochs([Epoch(**epoch) for epoch in notes["history"]], keep)
     if len(kept) < count:
         made = len(notes["history"])
-        raise CheckpointError(f"{folder} keeps {len(kept)} epochs (the best {keep} of {made}), not {count}")
+        raise CheckpointError(
+            f"{folder} keeps {len(kept)} epochs (the best {keep} of {made}), not {count}"
+        )
     return kept[:count]
 
 
@@ -204,7 +219,9 @@ def read_weights(path: Path) -> Meta:
     tensors, _ = read_checkpoint(path)
     meta = unflatten(tensors, "meta")
     if not {"params", "stats"} <= meta.keys():
-        raise CheckpointError(f"{path} holds no weights to use; name a training folder, or one of its epoch files")
+        raise CheckpointError(
+            f"{path} holds no weights to use; name a training folder, or one of its epoch files"
+        )
     return {"params": in_channels_last(meta["params"]), "stats": meta["stats"]}
 
 
@@ -212,9 +229,17 @@ def _begin(objective: Objective, training: Training, device: str = "cpu") -> _Ru
     """Draw first weights on the CPU, where they are the same for every device, and move them."""
     meta = objective.init(torch.Generator().manual_seed(training.seed))
     params = _on(in_channels_last(meta["params"]), device)
-    learned = {name: tensor.requires_grad_() for name, tensor in params.items() if objective.is_learned(name)}
+    learned = {
+        name: tensor.requires_grad_()
+        for name, tensor in params.items()
+        if objective.is_learned(name)
+    }
     schedule = training.schedule
-    average = {name: tensor.detach().clone() for name, tensor in learned.items()} if schedule.average else {}
+    average = (
+        {name: tensor.detach().clone() for name, tensor in learned.items()}
+        if schedule.average
+        else {}
+    )
     return _Run(params, _on(meta["stats"], device), average, _optimizer(learned, schedule))
 
 
@@ -222,7 +247,9 @@ def _step_macs(objective: Objective) -> int:
     """Count the multiply-accumulates of one update, forward and backward; all updates have the same shapes."""
     meta = objective.init(torch.Generator().manual_seed(0))
     params = {name: tensor.detach().clone() for name, tensor in meta["params"].items()}
-    learned = [tensor.requires_grad_() for name, tensor in params.items() if objective.is_learned(name)]
+    learned = [
+        tensor.requires_grad_() for name, tensor in params.items() if objective.is_learned(name)
+    ]
     objective.prepare()
     with counting_macs() as counted:
         loss, _ = objective.loss(params, dict(meta["stats"]), 0)
@@ -236,25 +263,39 @@ def _on(tensors: Mapping[str, Tensor], device: str | torch.device) -> dict[str, 
 
 def _optimizer(params: Mapping[str, Tensor], schedule: Schedule) -> torch.optim.Optimizer:
     """Return the optimizer of a schedule; the learned rates of an inner loop may have a rate of their own."""
-    rates = {name: t for name, t in params.items() if schedule.inner_rate and name.startswith("rates.")}
+    rates = {
+        name: t for name, t in params.items() if schedule.inner_rate and name.startswith("rates.")
+    }
     others = {name: t for name, t in params.items() if name not in rates}
     optimizer = _optimizer_of_weights(others, schedule)
 
     if rates:
-        own = {"lr": schedule.inner_rate, "full_rate": schedule.inner_rate, "weight_decay": schedule.weight_decay}
+        own = {
+            "lr": schedule.inner_rate,
+            "full_rate": schedule.inner_rate,
+            "weight_decay": schedule.weight_decay,
+        }
         optimizer.add_param_group({"params": list(rates.values()), **own})
     return optimizer
 
 
-def _optimizer_of_weights(params: Mapping[str, Tensor], schedule: Schedule) -> torch.optim.Optimizer:
+def _optimizer_of_weights(
+    params: Mapping[str, Tensor], schedule: Schedule
+) -> torch.optim.Optimizer:
     if schedule.optimizer == "muon":
-        matrices = {name: t for name, t in params.items() if t.ndim > 1 and not name.startswith(_NO_MATRICES)}
+        matrices = {
+            name: t
+            for name, t in params.items()
+            if t.ndim > 1 and not name.startswith(_NO_MATRICES)
+        }
         vectors = [tensor for name, tensor in params.items() if name not in matrices]
         vector_rate = schedule.vector_rate or _OTHERS_RATE * schedule.rate
         return Muon(matrices.values(), vectors, schedule.rate, vector_rate, schedule.weight_decay)
     weights = list(params.values())
     if schedule.optimizer == "sgd":
-        return torch.optim.SGD(weights, schedule.rate, momentum=0.9, weight_decay=schedule.weight_decay)
+        return torch.optim.SGD(
+            weights, schedule.rate, momentum=0.9, weight_decay=schedule.weight_decay
+        )
     kind = torch.optim.AdamW if schedule.optimizer == "adamw" else torch.optim.Adam
     return kind(weights, schedule.rate, weight_decay=schedule.weight_decay)
 
@@ -268,7 +309,11 @@ def learning_rate(schedule: Schedule, update: int) -> float:
 
 def group_rate(group: Mapping[str, Any], schedule: Schedule, update: int) -> float:
     """Return the rate of weights that may have a full rate of their own."""
-    return learning_rate(schedule, update) * float(group.get("full_rate", schedule.rate)) / schedule.rate
+    return (
+        learning_rate(schedule, update)
+        * float(group.get("full_rate", schedule.rate))
+        / schedule.rate
+    )
 
 
 def _one_epoch(run: _Run, objective: Objective, schedule: Schedule, watch: Watcher) -> Epoch:
@@ -296,13 +341,17 @@ def _one_update(run: _Run, objective: Objective, schedule: Schedule) -> float:
     run.update += 1
     value = float(loss.detach())
     if not isfinite(value):
-        raise LearnerError(f"the loss became {value} at update {run.update}; lower the learning rate")
+        raise LearnerError(
+            f"the loss became {value} at update {run.update}; lower the learning rate"
+        )
     return value
 
 
 def _accuracy(learner: Learner, meta: Meta, validation: Tasks, device: str) -> float:
     weights = {part: {name: t.detach() for name, t in tree.items()} for part, tree in meta.items()}
-    return summarise(task_accuracies(evaluate(learner, validation, weights, law=False, device=device))).mean
+    return summarise(
+        task_accuracies(evaluate(learner, validation, weights, law=False, device=device))
+    ).mean
 
 
 def _is_out_of_patience(history: list[Epoch], schedule: Schedule) -> bool:
@@ -363,13 +412,18 @@ def _resume(run: _Run, path: Path, identity: dict[str, Any]) -> None:
             run.params[name].copy_(tensor)
         for name, tensor in unflatten(tensors, "average").items():
             run.average[name].copy_(tensor)
-    run.stats = {name: tensor.to(run.stats[name].device) for name, tensor in unflatten(tensors, "stats").items()}
+    run.stats = {
+        name: tensor.to(run.stats[name].device)
+        for name, tensor in unflatten(tensors, "stats").items()
+    }
     restore_optimizer(run.optimizer, tensors)
     run.update = notes["update"]
     run.history = [Epoch(**epoch) for epoch in notes["history"]]
 
 
-def _require_same_run(path: Path, saved: Mapping[str, Any], wanted: Mapping[str, Any], fingerprint: str) -> None:
+def _require_same_run(
+    path: Path, saved: Mapping[str, Any], wanted: Mapping[str, Any], fingerprint: str
+) -> None:
     """Refuse a checkpoint whose learner, training or data are others."""
     found = {"learner": saved["learner"], "training": saved["training"]}
     differences = _differences(found, wanted)
@@ -398,7 +452,9 @@ def _differences(saved: Any, wanted: Any, where: str = "") -> list[str]:
         return [
             difference
             for key in sorted(saved.keys() | wanted.keys())
-            for difference in _differences(saved.get(key), wanted.get(key), f"{where}.{key}" if where else key)
+            for difference in _differences(
+                saved.get(key), wanted.get(key), f"{where}.{key}" if where else key
+            )
         ]
     there, here = ("as usual" if value is None else value for value in (saved, wanted))
     return [] if saved == wanted else [f"{where} is {there} there and {here} here"]

@@ -25,12 +25,22 @@ class Muon(torch.optim.Optimizer):
     """Orthogonal momentum for matrices and convolutions; AdamW for vectors, numbers and classifier heads."""
 
     def __init__(
-        self, matrices: Iterable[Tensor], others: Iterable[Tensor], rate: float, others_rate: float, weight_decay: float
+        self,
+        matrices: Iterable[Tensor],
+        others: Iterable[Tensor],
+        rate: float,
+        others_rate: float,
+        weight_decay: float,
     ) -> None:
         """Keep the two kinds apart; `weight_decay` is for the others: orthogonal steps bound matrices by themselves."""
         groups = [
             {"params": list(matrices), "lr": rate, "full_rate": rate},
-            {"params": list(others), "lr": others_rate, "full_rate": others_rate, "weight_decay": weight_decay},
+            {
+                "params": list(others),
+                "lr": others_rate,
+                "full_rate": others_rate,
+                "weight_decay": weight_decay,
+            },
         ]
         super().__init__([group for group in groups if group["params"]], {"weight_decay": None})
 
@@ -61,10 +71,16 @@ class Muon(torch.optim.Optimizer):
         tall = max(1, matrix.shape[0] / matrix.shape[1]) ** 0.5
         weight.add_(orthogonal(matrix).view(weight.shape), alpha=-rate * tall)
 
-    def _move_other(self, weight: Tensor, gradient: Tensor, rate: float, weight_decay: float) -> None:
+    def _move_other(
+        self, weight: Tensor, gradient: Tensor, rate: float, weight_decay: float
+    ) -> None:
         state = self.state[weight]
         if not state:
-            state |= {"step": torch.zeros(()), "mean": torch.zeros_like(weight), "square": torch.zeros_like(weight)}
+            state |= {
+                "step": torch.zeros(()),
+                "mean": torch.zeros_like(weight),
+                "square": torch.zeros_like(weight),
+            }
         state["step"] += 1
         step, (first, second) = float(state["step"]), _BETAS
         state["mean"].lerp_(gradient, 1 - first)

@@ -16,7 +16,7 @@ from cfsl.data.store import Dataset
 from cfsl.data.tasks import TaskBatch, Tasks
 from cfsl.errors import LearnerError
 from cfsl.learners.base import Meta, Moment, first_weights
-from cfsl.learners.step_tables import with_rates, with_zero_head
+from cfsl.learners.maml.step_tables import with_rates, with_zero_head
 from cfsl.nets.base import ImageShape, NetSpec
 from cfsl.nets.layers import Params, Stats
 from cfsl.sampling import partner_of, with_companions
@@ -25,7 +25,7 @@ from cfsl.training.augment import augment, blended
 from cfsl.training.look_alikes import nearest_classes
 from cfsl.training.on_table import InnerLoopOnly, TasksOnTable
 from cfsl.training.randomness import generator_of_update
-from cfsl.training.spec import Training
+from cfsl.training.training_spec import Training
 
 Scalar = Float[Tensor, ""]
 _EPOCH_OF_TASKS = 2**40
@@ -67,7 +67,10 @@ class Recollecting(Protocol):
     """A learner that also learns to know images again; it is shown them as they are in the data set."""
 
     def memory_loss(
-        self, params: Params, images: Float32[Tensor, "n channels height width"], generator: torch.Generator
+        self,
+        params: Params,
+        images: Float32[Tensor, "n channels height width"],
+        generator: torch.Generator,
     ) -> Scalar:
         """Return what is added to the loss."""
         ...
@@ -106,7 +109,9 @@ class Objective(Protocol):
         ...
 
 
-def objective_of(learner: Any, training: Training, data: Dataset, start: Meta | None = None) -> Objective:
+def objective_of(
+    learner: Any, training: Training, data: Dataset, start: Meta | None = None
+) -> Objective:
     """Return what this training minimises, from drawn first weights or from those of an earlier training run."""
     name = type(learner).__name__
     if start is not None and not isinstance(learner, Startable):
@@ -115,7 +120,9 @@ def objective_of(learner: Any, training: Training, data: Dataset, start: Meta | 
         if not isinstance(learner, InnerLoopOnly) or start is None:
             raise LearnerError(f"{name} has no inner loop on an embedding that could be frozen")
         generator = torch.Generator().manual_seed(training.seed)
-        return TasksOnTable(learner, training, data, _begun(learner, training, data, start, generator))
+        return TasksOnTable(
+            learner, training, data, _begun(learner, training, data, start, generator)
+        )
     if training.iid:
         return _Pretraining(learner, training, data)
     if not hasattr(learner, "episode_loss"):
@@ -123,7 +130,9 @@ def objective_of(learner: Any, training: Training, data: Dataset, start: Meta | 
     return _Episodes(learner, training, data, start)
 
 
-def _begun(learner: Any, training: Training, data: Dataset, start: Meta | None, generator: torch.Generator) -> Meta:
+def _begun(
+    learner: Any, training: Training, data: Dataset, start: Meta | None, generator: torch.Generator
+) -> Meta:
     """Return the weights that training begins with: drawn ones, or those of an earlier training run where they fit."""
     drawn = first_weights(learner, _image_shape(data), training.episodes, generator)
     if training.first_inner_rates:
@@ -175,16 +184,26 @@ def _memory_loss(
     """Return the loss of a learner that knows images again, and nothing for others."""
     if not isinstance(learner, Recollecting):
         return 0.0
-    return learner.memory_loss(params, images.to(_device_of(params)), generator_of_update(training, "memory", update))
+    return learner.memory_loss(
+        params, images.to(_device_of(params)), generator_of_update(training, "memory", update)
+    )
 
 
 class _Episodes:
     """Tasks of the training split; update u takes the tasks u x batch, u x batch + 1, ..."""
 
-    def __init__(self, learner: Episodic, training: Training, data: Dataset, start: Meta | None) -> None:
+    def __init__(
+        self, learner: Episodic, training: Training, data: Dataset, start: Meta | None
+    ) -> None:
         self._learner, self._training, self._data, self._start = learner, training, data, start
         self._shape = _image_shape(data)
-        self._tasks = Tasks(data, training.episodes, split="train", seed=training.seed, numbers=range(_EPOCH_OF_TASKS))
+        self._tasks = Tasks(
+            data,
+            training.episodes,
+            split="train",
+            seed=training.seed,
+            numbers=range(_EPOCH_OF_TASKS),
+        )
         self._look_alikes: Int64[np.ndarray, "classes nearest"] | None = None
 
     def init(self, generator: torch.Generator) -> Meta:
@@ -201,9 +220,13 @@ class _Episodes:
         schedule = self._training.schedule
         batch = self._batch(update)
         moment = Moment(update // schedule.updates, schedule.epochs)
-        shown = _moved(self._augmented(batch, update), _device_of(params), _precision(self._training))
+        shown = _moved(
+            self._augmented(batch, update), _device_of(params), _precision(self._training)
+        )
         try:
-            loss, stats = self._learner.episode_loss(params, stats, shown, turns=self._training.turns, moment=moment)
+            loss, stats = self._learner.episode_loss(
+                params, stats, shown, turns=self._training.turns, moment=moment
+            )
         except (RuntimeError, TypeError) as error:
             if schedule.precision != "bfloat16" or "bfloat16" not in str(error).lower():
                 raise
@@ -211,12 +234,16 @@ class _Episodes:
             raise LearnerError(
                 f"{name} fails on images in {schedule.precision} ({error}); train it with --precision float32"
             ) from error
-        return loss + _memory_loss(self._learner, params, _all_images(batch), self._training, update), stats
+        return loss + _memory_loss(
+            self._learner, params, _all_images(batch), self._training, update
+        ), stats
 
     def start_epoch(self, learned: Meta) -> None:
         if self._training.companions:
             net = net_of(self._learner, self._shape)
-            self._look_alikes = nearest_classes(net, learned, self._tasks.data, self._training.companions)
+            self._look_alikes = nearest_classes(
+                net, learned, self._tasks.data, self._training.companions
+            )
 
     def _batch(self, update: int) -> TaskBatch:
         size = self._training.schedule.batch
@@ -232,7 +259,9 @@ class _Episodes:
     def _augmented(self, batch: TaskBatch, update: int) -> TaskBatch:
         """Augment all images of the tasks at once; a class is a label of one task, or turned as its companion is."""
         labels = self._training.episodes.labels
-        turned_as = torch.from_numpy(np.arange(labels) if self._look_alikes is None else partner_of(labels))
+        turned_as = torch.from_numpy(
+            np.arange(labels) if self._look_alikes is None else partner_of(labels)
+        )
         tasks = torch.arange(len(batch))[:, None] * labels
         support_classes = (turned_as[batch.support_labels] + tasks[:, :, None]).flatten()
         classes = torch.cat([support_classes, (turned_as[batch.target_labels] + tasks).flatten()])
@@ -255,7 +284,9 @@ class _Pretraining:
         classes = data.classes_of("train")
         self._images, self._classes = SplitImages.of(data, classes), len(classes)
         self._net = net_of(learner, self._shape)
-        self._class_of = torch.from_numpy(np.repeat(np.arange(self._classes), data.class_sizes[classes]))
+        self._class_of = torch.from_numpy(
+            np.repeat(np.arange(self._classes), data.class_sizes[classes])
+        )
 
     def init(self, generator: torch.Generator) -> Meta:
         meta = self._learner.init(self._shape, generator)
@@ -277,17 +308,23 @@ class _Pretraining:
 
     def loss(self, params: Params, stats: Stats, update: int) -> tuple[Scalar, Stats]:
         generator = generator_of_update(self._training, "batch", update)
-        chosen = torch.randint(len(self._class_of), (self._training.schedule.batch,), generator=generator)
+        chosen = torch.randint(
+            len(self._class_of), (self._training.schedule.batch,), generator=generator
+        )
         images = torch.from_numpy(self._images.normalised(chosen.numpy().astype(np.int32)))
         labels = self._class_of[chosen]
         memory_loss = _memory_loss(self._learner, params, images, self._training, update)
         images = augment(images, labels, self._training.augmentation, generator)
         images, others, share = blended(images, self._training.augmentation, generator)
-        shown = images.to(_device_of(params), _precision(self._training), memory_format=torch.channels_last)
+        shown = images.to(
+            _device_of(params), _precision(self._training), memory_format=torch.channels_last
+        )
         features, stats = self._net.training_features(params, stats, shown)
         loss = self._classifier_loss(params, features, labels.to(_device_of(params)))
         if share < 1:
-            other_loss = self._classifier_loss(params, features, labels[others].to(_device_of(params)))
+            other_loss = self._classifier_loss(
+                params, features, labels[others].to(_device_of(params))
+            )
             loss = share * loss + (1 - share) * other_loss
         return loss + memory_loss, stats
 

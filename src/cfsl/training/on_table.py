@@ -20,13 +20,13 @@ from cfsl.data.splits import splits_hash
 from cfsl.data.store import Dataset
 from cfsl.data.tasks import Tasks
 from cfsl.learners.base import Meta, Moment, Support
-from cfsl.learners.episodes import Episode
-from cfsl.learners.step_tables import part
+from cfsl.learners.maml.episodes import Episode
+from cfsl.learners.maml.step_tables import part
 from cfsl.learners.views import quarters_of
 from cfsl.nets import NetSpec, in_channels_last
 from cfsl.nets.layers import Params, Stats
 from cfsl.training.randomness import generator_of_update
-from cfsl.training.spec import Training
+from cfsl.training.training_spec import Training
 
 Scalar = Float[Tensor, ""]
 Maps = Float[Tensor, "images features"]
@@ -74,10 +74,14 @@ EMBEDDING = "embedding."
 class TasksOnTable:
     """Tasks of the training split, their images looked up in a table of the frozen embedding's maps."""
 
-    def __init__(self, learner: InnerLoopOnly, training: Training, data: Dataset, first: Meta) -> None:
+    def __init__(
+        self, learner: InnerLoopOnly, training: Training, data: Dataset, first: Meta
+    ) -> None:
         """Take first weights whose embedding is the one that stays."""
         self._learner, self._training, self._data, self._first = learner, training, data, first
-        self._tasks = Tasks(data, training.episodes, split="train", seed=training.seed, numbers=range(_TASKS))
+        self._tasks = Tasks(
+            data, training.episodes, split="train", seed=training.seed, numbers=range(_TASKS)
+        )
         ends = np.cumsum(self._tasks.class_sizes)
         self._class_of = np.repeat(np.arange(len(ends)), self._tasks.class_sizes)
         self._tables: list[Maps] = []
@@ -102,7 +106,11 @@ class TasksOnTable:
 
     def _origin(self) -> str:
         """Return a hash of all that decides the tables."""
-        about = [self._learner.embedding.canonical_json(), self._data.fingerprint, splits_hash(self._data.splits)]
+        about = [
+            self._learner.embedding.canonical_json(),
+            self._data.fingerprint,
+            splits_hash(self._data.splits),
+        ]
         told = hashlib.sha256(f"{about} {self._positions()}".encode())
         for kind in ("params", "stats"):
             for name, tensor in sorted(part(self._first[kind], EMBEDDING).items()):
@@ -123,11 +131,17 @@ class TasksOnTable:
         for number in range(schedule.batch):
             position_of_class = self._drawn_positions(generator)
             supports = [
-                Support(self._maps(images, position_of_class).to(device), _labels(labels).to(device))
-                for images, labels in zip(plan.support_images[number], plan.support_labels[number], strict=True)
+                Support(
+                    self._maps(images, position_of_class).to(device), _labels(labels).to(device)
+                )
+                for images, labels in zip(
+                    plan.support_images[number], plan.support_labels[number], strict=True
+                )
             ]
             targets = self._maps(plan.target_images[number], position_of_class).to(device)
-            episodes.append(Episode(supports, targets, _labels(plan.target_labels[number]).to(device)))
+            episodes.append(
+                Episode(supports, targets, _labels(plan.target_labels[number]).to(device))
+            )
 
         moment = Moment(update // schedule.updates, schedule.epochs)
         return self._learner.mean_loss(params, stats, episodes, moment)
@@ -163,7 +177,9 @@ class TasksOnTable:
         for start in range(0, count, _EMBEDDED_AT_ONCE):
             numbers = np.arange(start, min(start + _EMBEDDED_AT_ONCE, count), dtype=np.int32)
             images = torch.from_numpy(self._tasks.images.normalised(numbers))
-            images = torch.rot90(images.flip(3) if position.mirrored else images, position.quarter_turns, (2, 3))
+            images = torch.rot90(
+                images.flip(3) if position.mirrored else images, position.quarter_turns, (2, 3)
+            )
             with torch.autocast("cpu", torch.bfloat16):
                 parts.append(self._learner.embed(first, images.contiguous()).to(torch.bfloat16))
         return torch.cat(parts)

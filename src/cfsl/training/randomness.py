@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from cfsl.sampling.philox import Stream
-from cfsl.training.spec import Training
+from cfsl.training.training_spec import Training
 
 
 def generator_of_update(training: Training, purpose: str, update: int) -> torch.Generator:

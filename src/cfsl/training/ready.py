@@ -31,8 +31,14 @@ def ready_named(learner: str, name: str) -> Path:
     """Return the ready weights 'ready:NAME' of a learner, or say which there are."""
     path = _FOLDER / f"{learner}-{name}{_SUFFIX}"
     if not path.exists():
-        known = sorted(p.stem.removeprefix(f"{learner}-") for p in _FOLDER.glob(f"{learner}-*{_SUFFIX}"))
-        there = f"{did_you_mean(name, known)} There are: {', '.join(known)}" if known else "; there are none"
+        known = sorted(
+            p.stem.removeprefix(f"{learner}-") for p in _FOLDER.glob(f"{learner}-*{_SUFFIX}")
+        )
+        there = (
+            f"{did_you_mean(name, known)} There are: {', '.join(known)}"
+            if known
+            else "; there are none"
+        )
         raise CheckpointError(f"{learner} has no ready weights '{name}'{there}")
     return path
 

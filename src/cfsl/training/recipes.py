@@ -9,7 +9,7 @@ from cfsl.errors import SpecError, lookup
 from cfsl.sampling import is_feasible, most_feasible
 from cfsl.spec import TaskSpec
 from cfsl.training import strong
-from cfsl.training.spec import MILD, PHOTOGRAPHIC, Augmentation, Schedule, Training
+from cfsl.training.training_spec import MILD, PHOTOGRAPHIC, Augmentation, Schedule, Training
 
 _CROPPED = 0.75
 """Of the height of a photograph: 48 of 64 pixels."""
@@ -48,7 +48,9 @@ def short(task: TaskSpec) -> Training:
 
 def pretrain_paper(task: TaskSpec) -> Training:
     """Return i.i.d. pretraining for as many images as the published protocol sees: 250 x 500 updates, AdamW."""
-    return Training(episodes=task, iid=True, validation=task, schedule=Schedule(batch=90, optimizer="adamw"))
+    return Training(
+        episodes=task, iid=True, validation=task, schedule=Schedule(batch=90, optimizer="adamw")
+    )
 
 
 def pretrain_short(task: TaskSpec) -> Training:
@@ -115,8 +117,12 @@ def meta_short_on_photographs(task: TaskSpec) -> Training:
 
 def champion(task: TaskSpec) -> Training:
     """Return episodes of 38 classes x 5 images, half of them look-alikes, for a quarter to half an hour of one core."""
-    training = short(task).replace(episodes=TaskSpec.few_shot(n_way=38, k_shot=1, k_target=4), companions=3)
-    schedule = training.schedule.replace(epochs=8, updates=500, optimizer="muon", rate=0.1, average=0.995)
+    training = short(task).replace(
+        episodes=TaskSpec.few_shot(n_way=38, k_shot=1, k_target=4), companions=3
+    )
+    schedule = training.schedule.replace(
+        epochs=8, updates=500, optimizer="muon", rate=0.1, average=0.995
+    )
     augmentation = training.augmentation.replace(quarter_turns=True, reflections=True)
     return training.replace(schedule=schedule, augmentation=augmentation)
 
@@ -125,15 +131,31 @@ def champion_on_photographs(task: TaskSpec) -> Training:
     """Return most of an hour of one core of telling all training classes apart, in smaller crops, some blended."""
     training = pretrain_short(task)
     schedule = training.schedule.replace(
-        epochs=8, updates=450, optimizer="muon", rate=0.05, warmup=100, weight_decay=0.05, average=0.998
+        epochs=8,
+        updates=450,
+        optimizer="muon",
+        rate=0.05,
+        warmup=100,
+        weight_decay=0.05,
+        average=0.998,
     )
     augmentation = Augmentation(crop=0.65, mirror=True, colour=0.4, side=48, blends=0.3)
     return training.replace(schedule=schedule, augmentation=augmentation, validation_tasks=200)
 
 
 RECIPES: Mapping[str, Mapping[str, Callable[[TaskSpec], Training]]] = {
-    "paper": {"tasks": paper, "meta": meta_paper, "pretraining": pretrain_paper, "champion": champion},
-    "short": {"tasks": short, "meta": meta_short, "pretraining": pretrain_short, "champion": champion},
+    "paper": {
+        "tasks": paper,
+        "meta": meta_paper,
+        "pretraining": pretrain_paper,
+        "champion": champion,
+    },
+    "short": {
+        "tasks": short,
+        "meta": meta_short,
+        "pretraining": pretrain_short,
+        "champion": champion,
+    },
     "strong": {
         "tasks": short,
         "pretraining": pretrain_short,
@@ -164,12 +186,16 @@ _ON_PHOTOGRAPHS: Mapping[str, Mapping[str, Callable[[TaskSpec], Training]]] = {
 """Those that are others on photographs than on characters."""
 
 
-def recipe_for(name: str, kind: str, task: TaskSpec, *, learner: str = "", characters: bool = True) -> Training:
+def recipe_for(
+    name: str, kind: str, task: TaskSpec, *, learner: str = "", characters: bool = True
+) -> Training:
     """Return the training of a recipe for a learner that is trained on 'tasks', by 'meta', by 'pretraining' ..."""
     recipes = lookup(RECIPES, name, "training recipe")
     key = learner if learner in recipes else kind
     if key not in recipes:
-        raise SpecError(f"there is no recipe '{name}' for {learner or kind}; take 'short' or 'paper'")
+        raise SpecError(
+            f"there is no recipe '{name}' for {learner or kind}; take 'short' or 'paper'"
+        )
     if characters:
         return recipes[key](task)
     return _ON_PHOTOGRAPHS[name].get(key, recipes[key])(task)
@@ -184,12 +210,16 @@ def fitted_to(data: Dataset, training: Training) -> Training:
     episodes = _fitted_episodes(data, training.episodes) if training.turns else training.episodes
     augmentation, recipe = training.augmentation, data.info.recipe
     if augmentation.side is not None:
-        augmentation = augmentation.replace(side=max(1, round(_CROPPED * min(recipe.height, recipe.width))))
+        augmentation = augmentation.replace(
+            side=max(1, round(_CROPPED * min(recipe.height, recipe.width)))
+        )
     validation = _nearest(data, "val", training.validation, "nss")
     start = training.start
     if start is not None:
         start = start.replace(training=fitted_to(data, start.training))
-    return training.replace(episodes=episodes, validation=validation, augmentation=augmentation, start=start)
+    return training.replace(
+        episodes=episodes, validation=validation, augmentation=augmentation, start=start
+    )
 
 
 def _fitted_episodes(data: Dataset, episodes: TaskSpec) -> TaskSpec:

@@ -21,9 +21,16 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from cfsl.spec import TaskSpec
-from cfsl.training.spec import MILD, PHOTOGRAPHIC, Augmentation, FirstRates, Schedule, Start, Training
+from cfsl.training.training_spec import (
+    MILD,
+    PHOTOGRAPHIC,
+    Augmentation,
+    FirstRates,
+    Schedule,
+    Start,
+    Training,
+)
 
-_METRIC_START = "cfsl.learners.metric_start:MetricStart"
 
 
 class Memory(NamedTuple):
@@ -37,9 +44,13 @@ class Memory(NamedTuple):
     """Of the learned inner rates."""
 
 
-HEAD = Memory((("conv", 0.012), ("head", 0.5), ("squeeze1", 0.3), ("squeeze2", 0.3)), True, 4e-3, 1e-2)
+HEAD = Memory(
+    (("conv", 0.012), ("head", 0.5), ("squeeze1", 0.3), ("squeeze2", 0.3)), True, 4e-3, 1e-2
+)
 """The head remembers, by the 48 features of the small net, which stage 1 has learned and which change little."""
-CONVOLUTION = Memory((("conv", 1.2), ("head", 0.03), ("squeeze1", 0.1), ("squeeze2", 0.1)), False, 2e-2, 2e-2)
+CONVOLUTION = Memory(
+    (("conv", 1.2), ("head", 0.03), ("squeeze1", 0.1), ("squeeze2", 0.1)), False, 2e-2, 2e-2
+)
 """The convolution remembers, by the 320 channels of the embedding: a label of several classes needs the room."""
 _RATES_OF_LOW_END = (("head", 0.5),)
 _CONV_4 = {"metric": "cosine", "net.order": "conv-norm-act", "net.widths": [48] * 4}
@@ -81,10 +92,12 @@ def maml_high(task: TaskSpec) -> Training:
     """Return stages 1 and 2, and for other tasks than those of stage 2 the third."""
     task_of_start = _task_of_start(task)
     if task != task_of_start:
-        return _on_table(task, _updates(task), Start(learner="maml_high", training=maml_high(task_of_start)))
+        return _on_table(
+            task, _updates(task), Start(learner="maml_high", training=maml_high(task_of_start))
+        )
 
     memory = memory_for(task)
-    training = _on_table(task, _UPDATES_OF_START, Start(learner=_METRIC_START, training=start()))
+    training = _on_table(task, _UPDATES_OF_START, Start(learner="metric_start", training=start()))
     return training.replace(first_inner_rates=memory.first_inner_rates, zero_head=memory.zero_head)
 
 
@@ -98,10 +111,14 @@ def maml_low(task: TaskSpec) -> Training:
     """Return a short stage 1, then stage 2, and for other tasks the third."""
     task_of_start = _task_of_start(task)
     if task == task_of_start:
-        protonets = Start(learner="protonet", changes=_CONV_4, training=start(epochs=4, updates=200))
+        protonets = Start(
+            learner="protonet", changes=_CONV_4, training=start(epochs=4, updates=200)
+        )
         training = _on_images(task, _UPDATES_OF_START, protonets)
         return training.replace(first_inner_rates=_RATES_OF_LOW_END, zero_head=True)
-    return _on_images(task, _updates(task), Start(learner="maml_low", training=maml_low(task_of_start)))
+    return _on_images(
+        task, _updates(task), Start(learner="maml_low", training=maml_low(task_of_start))
+    )
 
 
 def on_photographs(training: Training) -> Training:

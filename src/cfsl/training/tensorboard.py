@@ -9,7 +9,7 @@ from typing import Any
 
 from cfsl.errors import CfslError
 from cfsl.training.events import Epoch, Event, Reports, Started, Update, Watcher
-from cfsl.training.spec import Training
+from cfsl.training.training_spec import Training
 
 FOLDER = "tensorboard"
 
@@ -65,5 +65,7 @@ def _writer_class() -> Any:
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError as error:
-        raise CfslError("TensorBoard is not installed; install it with: pip install cfsl[tensorboard]") from error
+        raise CfslError(
+            "TensorBoard is not installed; install it with: pip install cfsl[tensorboard]"
+        ) from error
     return SummaryWriter

@@ -54,4 +54,7 @@ def kernel(function: Kernel) -> Kernel:
     Constants of other modules are frozen in it.
     """
     bare = inspect.unwrap(function)  # tests wrap what is annotated
-    return cast(Kernel, numba.njit(nogil=True, cache=True, error_model="numpy", fastmath={"contract", "nsz"})(bare))
+    return cast(
+        Kernel,
+        numba.njit(nogil=True, cache=True, error_model="numpy", fastmath={"contract", "nsz"})(bare),
+    )

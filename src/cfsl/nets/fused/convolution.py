@@ -38,7 +38,9 @@ class Convolution(Protocol):
         """Write y."""
         ...
 
-    def forward_dot(self, x: Array, x_dot: Array | None, weight: Tensor, weight_dot: Tensor, y_dot: Array) -> None:
+    def forward_dot(
+        self, x: Array, x_dot: Array | None, weight: Tensor, weight_dot: Tensor, y_dot: Array
+    ) -> None:
         """Write y_dot."""
         ...
 
@@ -72,7 +74,9 @@ def patches(images: Array) -> Array:
     out = np.empty((2, 2, n, rows, columns, 9, channels), images.dtype)
     for down, right, place in np.ndindex(2, 2, 9):
         top, left = down + place // 3, right + place % 3
-        out[down, right, :, :, :, place] = padded[:, top : top + 2 * rows : 2, left : left + 2 * columns : 2]
+        out[down, right, :, :, :, place] = padded[
+            :, top : top + 2 * rows : 2, left : left + 2 * columns : 2
+        ]
     return out.reshape(4, n, rows, columns, 9 * channels)
 
 
@@ -91,7 +95,9 @@ class OfPatches:
         """Write y."""
         torch.mm(_rows(x), weight, out=_rows(y))
 
-    def forward_dot(self, x: Array, x_dot: Array | None, weight: Tensor, weight_dot: Tensor, y_dot: Array) -> None:
+    def forward_dot(
+        self, x: Array, x_dot: Array | None, weight: Tensor, weight_dot: Tensor, y_dot: Array
+    ) -> None:
         """Write y_dot."""
         self.forward(x, weight_dot, y_dot)
 
@@ -165,7 +171,9 @@ class Winograd:
             torch.bmm(room.x.lift(x, first).matrices, weight, out=room.y.matrices)
             drop(room.y.array, first, y)
 
-    def forward_dot(self, x: Array, x_dot: Array | None, weight: Tensor, weight_dot: Tensor, y_dot: Array) -> None:
+    def forward_dot(
+        self, x: Array, x_dot: Array | None, weight: Tensor, weight_dot: Tensor, y_dot: Array
+    ) -> None:
         """Write y_dot."""
         assert x_dot is not None
         for first, room in self._chunks(len(x)):
@@ -178,7 +186,9 @@ class Winograd:
         dx = np.empty_like(x)
         for first, room in self._chunks(len(x)):
             dproducts = room.y.drop_back(dy, first)
-            self._dweight.baddbmm_(room.x.lift(x, first).turned, dproducts.matrices, beta=int(first > 0))
+            self._dweight.baddbmm_(
+                room.x.lift(x, first).turned, dproducts.matrices, beta=int(first > 0)
+            )
             torch.bmm(dproducts.matrices, weight.transpose(1, 2), out=room.dx.matrices)
             lift_back(room.dx.array, first, dx)
         torch.mm(self._filter.T, self._dweight.flatten(1), out=dweight.flatten(1))
@@ -195,8 +205,13 @@ class Winograd:
         assert x[1] is not None
         dx_dot = np.empty_like(x[0])
         for first, room in self._chunks(len(x[0])):
-            dproducts, dproducts_dot = room.y.drop_back(dy[0], first), room.y_dot.drop_back(dy[1], first)
-            self._dweight.baddbmm_(room.x.lift(x[0], first).turned, dproducts_dot.matrices, beta=int(first > 0))
+            dproducts, dproducts_dot = (
+                room.y.drop_back(dy[0], first),
+                room.y_dot.drop_back(dy[1], first),
+            )
+            self._dweight.baddbmm_(
+                room.x.lift(x[0], first).turned, dproducts_dot.matrices, beta=int(first > 0)
+            )
             self._dweight.baddbmm_(room.x_dot.lift(x[1], first).turned, dproducts.matrices)
             torch.bmm(dproducts_dot.matrices, weight[0].transpose(1, 2), out=room.dx.matrices)
             room.dx.matrices.baddbmm_(dproducts.matrices, weight[1].transpose(1, 2))

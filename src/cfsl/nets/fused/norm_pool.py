@@ -59,7 +59,16 @@ def _add_powers(y: Array, height: int, width: int, mean: Array, power: int, tota
 
 
 @kernel
-def pooled(y: Array, mean: Array, inverse: Array, gamma: Array, beta: Array, a: Array, top: Array, code: Array) -> None:
+def pooled(
+    y: Array,
+    mean: Array,
+    inverse: Array,
+    gamma: Array,
+    beta: Array,
+    a: Array,
+    top: Array,
+    code: Array,
+) -> None:
     """Write `a`, and `top` and `code` for the derivatives."""
     images, rows, columns, channels = a.shape
     slope = y.dtype.type(SLOPE)
@@ -119,11 +128,15 @@ def pooled_dot(
                 for c in range(channels):
                     x_dot = (chosen[c] - mean_dot[c] - top[image, i, j, c] * shrink[c]) * inverse[c]
                     top_dot[image, i, j, c] = x_dot
-                    a_dot[image, i, j, c] = gamma[c] * x_dot * (one if code[image, i, j, c] < 4 else slope)
+                    a_dot[image, i, j, c] = (
+                        gamma[c] * x_dot * (one if code[image, i, j, c] < 4 else slope)
+                    )
 
 
 @kernel
-def _add_products(y: Array, y_dot: Array, height: int, width: int, mean: Array, sums: Array) -> None:
+def _add_products(
+    y: Array, y_dot: Array, height: int, width: int, mean: Array, sums: Array
+) -> None:
     part = np.empty(sums.shape, y.dtype)
     for image in range(y.shape[1]):
         for i in range(y.shape[2]):
@@ -180,15 +193,25 @@ def pooled_back(
                         where = code[image, i, j, c]
                         dz = gain[c] * da[image, i, j, c] * (one if where < 4 else slope)
                         where = where & 3
-                        dy[0, image, i, j, c] = base[c] + lean[c] * y[0, image, i, j, c] + (dz if where == 0 else zero)
-                        dy[1, image, i, j, c] = base[c] + lean[c] * y[1, image, i, j, c] + (dz if where == 1 else zero)
-                        dy[2, image, i, j, c] = base[c] + lean[c] * y[2, image, i, j, c] + (dz if where == 2 else zero)
-                        dy[3, image, i, j, c] = base[c] + lean[c] * y[3, image, i, j, c] + (dz if where == 3 else zero)
+                        dy[0, image, i, j, c] = (
+                            base[c] + lean[c] * y[0, image, i, j, c] + (dz if where == 0 else zero)
+                        )
+                        dy[1, image, i, j, c] = (
+                            base[c] + lean[c] * y[1, image, i, j, c] + (dz if where == 1 else zero)
+                        )
+                        dy[2, image, i, j, c] = (
+                            base[c] + lean[c] * y[2, image, i, j, c] + (dz if where == 2 else zero)
+                        )
+                        dy[3, image, i, j, c] = (
+                            base[c] + lean[c] * y[3, image, i, j, c] + (dz if where == 3 else zero)
+                        )
                 else:
                     for k in range(4):
                         inside = 2 * i + k // 2 < height and 2 * j + k % 2 < width
                         for c in range(channels):
-                            dy[k, image, i, j, c] = base[c] + lean[c] * y[k, image, i, j, c] if inside else zero
+                            dy[k, image, i, j, c] = (
+                                base[c] + lean[c] * y[k, image, i, j, c] if inside else zero
+                            )
 
 
 @kernel
@@ -241,13 +264,27 @@ def pooled_back_dot(
         lean = -gain * inverse[c] * dgamma[c] / count
         base = -gain * dbeta[c] / count - lean * mean[c]
         lean_dot = -gain * inverse[c] * sums[1, c] / count + 2 * fade * lean
-        base_dot = fade * base - gain * sums[0, c] / count - lean * mean_dot[c] - (lean_dot - fade * lean) * mean[c]
-        by[0, c], by[1, c], by[2, c], by[3, c], by[4, c], by[5, c] = gain, gain * fade, base, lean, base_dot, lean_dot
+        base_dot = (
+            fade * base
+            - gain * sums[0, c] / count
+            - lean * mean_dot[c]
+            - (lean_dot - fade * lean) * mean[c]
+        )
+        by[0, c], by[1, c], by[2, c], by[3, c], by[4, c], by[5, c] = (
+            gain,
+            gain * fade,
+            base,
+            lean,
+            base_dot,
+            lean_dot,
+        )
     _write_back_dot(y, y_dot, code, da, da_dot, by, height, width, dy, dy_dot)
 
 
 @kernel
-def _add_gradients_dot(da: Array, da_dot: Array, top: Array, top_dot: Array, code: Array, sums: Array) -> None:
+def _add_gradients_dot(
+    da: Array, da_dot: Array, top: Array, top_dot: Array, code: Array, sums: Array
+) -> None:
     """Add dz_dot and dz_dot x + dz x_dot."""
     slope, one = da.dtype.type(SLOPE), da.dtype.type(1)
     part = np.empty(sums.shape, da.dtype)
@@ -279,7 +316,11 @@ def _write_back_dot(
     _, images, rows, columns, channels = y.shape
     slope, one, zero = y.dtype.type(SLOPE), y.dtype.type(1), y.dtype.type(0)
     gain, fade, base, lean, base_dot, lean_dot = by[0], by[1], by[2], by[3], by[4], by[5]
-    where, by_dz, by_dz_dot = np.empty(channels, np.uint8), np.empty(channels, y.dtype), np.empty(channels, y.dtype)
+    where, by_dz, by_dz_dot = (
+        np.empty(channels, np.uint8),
+        np.empty(channels, y.dtype),
+        np.empty(channels, y.dtype),
+    )
     for image in range(images):
         for i in range(rows):
             for j in range(columns):
@@ -289,14 +330,22 @@ def _write_back_dot(
                         leak = one if code[image, i, j, c] < 4 else slope
                         where[c] = code[image, i, j, c] & 3
                         by_dz[c] = gain[c] * da[image, i, j, c] * leak
-                        by_dz_dot[c] = (gain[c] * da_dot[image, i, j, c] + fade[c] * da[image, i, j, c]) * leak
+                        by_dz_dot[c] = (
+                            gain[c] * da_dot[image, i, j, c] + fade[c] * da[image, i, j, c]
+                        ) * leak
                 for k in range(4):
                     inside = 2 * i + k // 2 < height and 2 * j + k % 2 < width
                     for c in range(channels):
                         dense = base[c] + lean[c] * y[k, image, i, j, c]
-                        dy[k, image, i, j, c] = dense + (by_dz[c] if where[c] == k else zero) if inside else zero
+                        dy[k, image, i, j, c] = (
+                            dense + (by_dz[c] if where[c] == k else zero) if inside else zero
+                        )
                     for c in range(channels):
-                        dense = base_dot[c] + lean_dot[c] * y[k, image, i, j, c] + lean[c] * y_dot[k, image, i, j, c]
+                        dense = (
+                            base_dot[c]
+                            + lean_dot[c] * y[k, image, i, j, c]
+                            + lean[c] * y_dot[k, image, i, j, c]
+                        )
                         dy_dot[k, image, i, j, c] = (
                             dense + (by_dz_dot[c] if where[c] == k else zero) if inside else zero
                         )

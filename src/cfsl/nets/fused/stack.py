@@ -80,13 +80,20 @@ class Stack:
         """Make no room yet."""
         self.blocks = blocks_of(image_shape, widths)
         self._dtype = dtype
-        self._convolutions: list[Convolution] = [OfPatches(), *(Winograd(block, dtype) for block in self.blocks[1:])]
+        self._convolutions: list[Convolution] = [
+            OfPatches(),
+            *(Winograd(block, dtype) for block in self.blocks[1:]),
+        ]
         self._scratch: dict[str, Array] = {}
 
-    def forward(self, weights: Weights, scales: Scales, images: Array, statistics: Scales | None = None) -> Tape:
+    def forward(
+        self, weights: Weights, scales: Scales, images: Array, statistics: Scales | None = None
+    ) -> Tape:
         """Compute the logits of images given as `patches`, normalised by the batch or by given means and variances."""
         n, x, tapes = images.shape[1], images, []
-        for number, (block, convolution) in enumerate(zip(self.blocks, self._convolutions, strict=True)):
+        for number, (block, convolution) in enumerate(
+            zip(self.blocks, self._convolutions, strict=True)
+        ):
             weight = convolution.prepared(weights[number])
             y = self._empty(4, n, *block.windows, block.outputs)
             convolution.forward(x, weight, y)
@@ -96,16 +103,26 @@ class Stack:
             else:
                 mean, var = statistics[number]
                 np.divide(1, np.sqrt(var + EPS), out=inverse, casting="same_kind")
-            a, top = self._empty(n, *block.pooled, block.outputs), self._empty(n, *block.pooled, block.outputs)
+            a, top = (
+                self._empty(n, *block.pooled, block.outputs),
+                self._empty(n, *block.pooled, block.outputs),
+            )
             code = np.empty(a.shape, np.uint8)
             pooled(y, mean, inverse, *scales[number], a, top, code)
             tapes.append(BlockTape(x, weight, y, mean, var, inverse, top, code, a))
             x = a
         features = torch.from_numpy(x).view(n, -1)
-        return Tape(tapes, features, torch.addmm(weights[-1], features, weights[-2]), statistics is None)
+        return Tape(
+            tapes, features, torch.addmm(weights[-1], features, weights[-2]), statistics is None
+        )
 
     def backward(
-        self, weights: Weights, scales: Scales, tape: Tape, dlogits: Tensor, dstatistics: Scales | None = None
+        self,
+        weights: Weights,
+        scales: Scales,
+        tape: Tape,
+        dlogits: Tensor,
+        dstatistics: Scales | None = None,
     ) -> tuple[Weights, Scales]:
         """Return the gradients by the weights and by gamma and beta, given those by logits and by own statistics."""
         tape.dlogits = dlogits
@@ -115,9 +132,15 @@ class Stack:
         for number in reversed(range(len(self.blocks))):
             block, kept = self.blocks[number], tape.blocks[number]
             assert da is not None
-            kept.da, kept.dscales, dy = da.reshape(kept.a.shape), self._pair(block), self._room("dy", kept.y)
+            kept.da, kept.dscales, dy = (
+                da.reshape(kept.a.shape),
+                self._pair(block),
+                self._room("dy", kept.y),
+            )
             dstats = (
-                (np.zeros_like(kept.mean), np.zeros_like(kept.mean)) if dstatistics is None else dstatistics[number]
+                (np.zeros_like(kept.mean), np.zeros_like(kept.mean))
+                if dstatistics is None
+                else dstatistics[number]
             )
             pooled_back(
                 kept.y, kept.mean, kept.inverse, scales[number][0], kept.top, kept.code, kept.da,
@@ -139,18 +162,26 @@ class Stack:
             gradients.append((by_mean * dbeta, by_mean * kept.inverse * dgamma / 2))
         return gradients
 
-    def backward_dot(self, weights: Weights, scales: Scales, tape: Tape, direction: Weights) -> tuple[Weights, Scales]:
+    def backward_dot(
+        self, weights: Weights, scales: Scales, tape: Tape, direction: Weights
+    ) -> tuple[Weights, Scales]:
         """Return the derivatives of what `backward` returned, the weights moving in a direction."""
         dots = self._forward_dot(scales, tape, direction)
         assert tape.dlogits is not None
         features_dot = torch.from_numpy(dots[-1].a).view_as(tape.features)
-        logits_dot = torch.addmm(direction[-1], features_dot, weights[-2]).addmm_(tape.features, direction[-2])
+        logits_dot = torch.addmm(direction[-1], features_dot, weights[-2]).addmm_(
+            tape.features, direction[-2]
+        )
         share = tape.logits.softmax(dim=1)
-        dlogits_dot = share * (logits_dot - (share * logits_dot).sum(dim=1, keepdim=True)) / len(share)
+        dlogits_dot = (
+            share * (logits_dot - (share * logits_dot).sum(dim=1, keepdim=True)) / len(share)
+        )
         products = [torch.empty_like(weight) for weight in weights[:-2]]
         products.append(torch.mm(tape.features.T, dlogits_dot).addmm_(features_dot.T, tape.dlogits))
         products.append(dlogits_dot.sum(dim=0))
-        da_dot: Array | None = torch.mm(dlogits_dot, weights[-2].T).addmm_(tape.dlogits, direction[-2].T).numpy()
+        da_dot: Array | None = (
+            torch.mm(dlogits_dot, weights[-2].T).addmm_(tape.dlogits, direction[-2].T).numpy()
+        )
         dscales_dot: Scales = []
         for number in reversed(range(len(self.blocks))):
             block, kept, dot = self.blocks[number], tape.blocks[number], dots[number]
@@ -171,9 +202,16 @@ class Stack:
         dots: list[BlockDot] = []
         for number, (block, kept) in enumerate(zip(self.blocks, tape.blocks, strict=True)):
             convolution, x_dot = self._convolutions[number], dots[-1].a if dots else None
-            weight_dot, y_dot = convolution.prepared(direction[number]), self._room(f"y_dot {number}", kept.y)
+            weight_dot, y_dot = (
+                convolution.prepared(direction[number]),
+                self._room(f"y_dot {number}", kept.y),
+            )
             convolution.forward_dot(kept.x, x_dot, kept.weight, weight_dot, y_dot)
-            (mean_dot, shrink), a_dot, top_dot = self._pair(block), np.empty_like(kept.a), np.empty_like(kept.a)
+            (mean_dot, shrink), a_dot, top_dot = (
+                self._pair(block),
+                np.empty_like(kept.a),
+                np.empty_like(kept.a),
+            )
             pooled_dot(
                 kept.y, y_dot, kept.mean, kept.inverse, scales[number][0], kept.top, kept.code,
                 block.height, block.width, a_dot, top_dot, mean_dot, shrink,

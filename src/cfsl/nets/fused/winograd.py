@@ -24,7 +24,11 @@ FILTER = np.kron(_G, _G)
 """Takes the 9 numbers of a filter to the 16 of G g G'."""
 _A = np.array([[1, 0], [1, 1], [1, -1], [0, -1]], np.float32)
 _AA = np.kron(_A, _A)
-_FIRST, _SECOND, _SIGN = np.array([0, 1, 2, 1]), np.array([2, 2, 1, 3]), np.array([-1, 1, -1, -1], np.float32)
+_FIRST, _SECOND, _SIGN = (
+    np.array([0, 1, 2, 1]),
+    np.array([2, 2, 1, 3]),
+    np.array([-1, 1, -1, -1], np.float32),
+)
 """Row p of B' d is row first[p] of d, plus or minus row second[p]."""
 _BLOCK = 512
 """Numbers at a time of each of 16 rows: they fit into the first cache."""
@@ -94,9 +98,13 @@ def lift_back(dlifted: Array, first: int, dx: Array) -> None:
                 for z in range(run):
                     even[z] = flat[4 * p, row, z]
                 for z in range(run):
-                    odd[z] = flat[4 * p + 1, row, z] - flat[4 * p + 2, row, z] + flat[4 * p + 3, row, z]
+                    odd[z] = (
+                        flat[4 * p + 1, row, z] - flat[4 * p + 2, row, z] + flat[4 * p + 3, row, z]
+                    )
                 for z in range(run):
-                    next_even[z] += flat[4 * p + 1, row, z] + flat[4 * p + 2, row, z] - flat[4 * p, row, z]
+                    next_even[z] += (
+                        flat[4 * p + 1, row, z] + flat[4 * p + 2, row, z] - flat[4 * p, row, z]
+                    )
                 for z in range(run):
                     next_odd[z] -= flat[4 * p + 3, row, z]
             _add_rows(parts, first + image, i, dx)
@@ -115,7 +123,9 @@ def _add_rows(parts: Array, image: int, i: int, dx: Array) -> None:
             dx[image, 2 * i, q, c] += parts[1, e, j, c] - parts[2, e, j, c] + parts[3, e, j, c]
         if 2 * i + 1 < height:
             for c in range(channels):
-                dx[image, 2 * i + 1, q, c] += parts[1, e, j, c] + parts[2, e, j, c] - parts[0, e, j, c]
+                dx[image, 2 * i + 1, q, c] += (
+                    parts[1, e, j, c] + parts[2, e, j, c] - parts[0, e, j, c]
+                )
         if 2 * i + 2 < height:
             for c in range(channels):
                 dx[image, 2 * i + 2, q, c] -= parts[3, e, j, c]

@@ -1,0 +1,1 @@
+"""Result cards: what was run and what came out, as files."""

@@ -1,0 +1,190 @@
+"""The folder of a bench: what is done, what failed, and who is at it.
+
+cards/<run>.json, .answers.npz      results; a card is written last, so it is there whole or not at all
+manifests/<fingerprint>.json.gz     the tasks, by image names: what cards are checked against
+training/<train>/                   training runs, which go on where they were stopped
+pieces/<run>/<first task>.npz       tasks that are done of a cell that is not
+failed/<step>.json                  what went wrong
+aside/                              files that were damaged, for you to look at
+locks/                              who is at what; empty files that may be deleted when nothing runs
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+from cfsl.cards.card import read_card
+from cfsl.cards.consistency import run_hash
+from cfsl.engine.partial_results import read_piece
+from cfsl.engine.steps import CardStep, PieceStep, Step, TrainStep
+from cfsl.errors import CardError, CheckpointError, SpecError
+from cfsl.files import written_whole
+from cfsl.runs.run_spec import RunSpec, TrainSpec, built
+from cfsl.training.loop import is_whole_and_finished
+
+
+def _sha256(path: Path) -> str | None:
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError:
+        return None
+
+
+def _hash_of_today(card: dict[str, Any]) -> str | None:
+    """Return the hash of a card's run with what its spec did not have yet as it is by default, which is as it was."""
+    run = card.get("run")
+    if not isinstance(run, dict) or run_hash(run) != card.get("run_hash"):
+        return None
+    try:
+        return RunSpec(**run).hash
+    except SpecError:
+        return None
+
+
+class Shelf:
+    """A folder of results that several benches may fill at once."""
+
+    def __init__(self, folder: Path) -> None:
+        """Take a folder, which need not be there yet."""
+        self.folder = folder
+
+    def card(self, run: RunSpec) -> Path:
+        """Return where the card of a run is, or will be; an earlier one, with fewer fields, has another name."""
+        path = self.folder / "cards" / f"{run.name}.json"
+        return path if path.exists() else self._earlier_card(run) or path
+
+    def _earlier_card(self, run: RunSpec) -> Path | None:
+        for path in sorted((self.folder / "cards").glob(f"{run.unhashed_name}-*.json")):
+            with contextlib.suppress(CardError):
+                if _hash_of_today(read_card(path)) == run.hash:
+                    return path
+        return None
+
+    def training(self, train: TrainSpec) -> Path:
+        """Return the folder of a training run."""
+        return self.folder / "training" / train.name
+
+    def piece(self, piece: PieceStep) -> Path:
+        """Return where the piece of a step's own cell is, or will be."""
+        return self.pieces(piece.spec) / f"{piece.start:06d}.npz"
+
+    def pieces(self, run: RunSpec) -> Path:
+        """Return the folder of the pieces of a run."""
+        return self.folder / "pieces" / run.name
+
+    def manifest(self, fingerprint: str) -> Path:
+        """Return where a task manifest is, or will be."""
+        return self.folder / "manifests" / f"{fingerprint}.json.gz"
+
+    def is_done(self, step: Step) -> bool:
+        """Tell whether a step is done; raise if what it left is damaged."""
+        match step:
+            case TrainStep(spec=train):
+                learner = built(train.learner)
+                return is_whole_and_finished(
+                    self.training(train), train.training, learner, train.data.fingerprint
+                )
+            case CardStep(spec=run):
+                return self._has_card(run)
+            case PieceStep(spec=run):
+                return self._has_card(run) or self._has_piece(step)
+
+    def _has_card(self, run: RunSpec) -> bool:
+        path = self.card(run)
+        if not path.exists():
+            return False
+        card = read_card(path)
+        if _hash_of_today(card) != run.hash:
+            raise CardError(f"{path} is the card of another run ({str(card.get('run_hash'))[:12]})")
+        answers = card["answers"]
+        if answers is None or _sha256(path.with_name(answers["file"])) != answers["sha256"]:
+            raise CardError(f"{path} has lost its answers, or they are those of another")
+        return True
+
+    def _has_piece(self, step: PieceStep) -> bool:
+        path = self.piece(step)
+        if not path.exists():
+            return False
+        read_piece(path)
+        return True
+
+    def checked(self, step: Step, *, look_only: bool = False) -> tuple[bool, str | None]:
+        """Tell whether a step is done. What is damaged is set aside, to be done again; the second value says so."""
+        try:
+            return self.is_done(step), None
+        except (CardError, CheckpointError) as error:
+            if look_only:
+                return False, f"{error}; it will be set aside and done again"
+            where = self._set_aside(self._left_by(step))
+            return False, f"{error}; it was moved to {where} and is done again"
+
+    def _left_by(self, step: Step) -> Path:
+        match step:
+            case TrainStep(spec=train):
+                return self.training(train)
+            case CardStep(spec=run):
+                return self.card(run)
+            case PieceStep(spec=run):
+                return self.piece(step) if self.piece(step).exists() else self.card(run)
+
+    def _set_aside(self, path: Path) -> Path:
+        place = self.folder / "aside" / f"{time.time_ns()}-{path.name}"
+        place.parent.mkdir(parents=True, exist_ok=True)
+        return Path(shutil.move(path, place))
+
+    @contextlib.contextmanager
+    def claimed(self, step: Step) -> Iterator[bool]:
+        """Give True to one process at a time; a process that dies gives its claim back."""
+        path = self.folder / "locks" / f"{step.name}.lock"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(path)
+        try:
+            lock.acquire(blocking=False)
+        except Timeout:
+            yield False
+            return
+        try:
+            yield True
+        finally:
+            lock.release()
+
+    def failure(self, step: Step) -> dict[str, Any] | None:
+        """Return what was written about a step that failed."""
+        try:
+            failure: dict[str, Any] = json.loads(self._failure(step).read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError):
+            return {"error": "it is not known any more why it failed"}
+        return (
+            failure
+            if isinstance(failure, dict)
+            else {"error": "it is not known any more why it failed"}
+        )
+
+    def write_failure(self, step: Step, error: str, trace: str) -> Path:
+        """Write down what went wrong, if the disk lets us."""
+        path = self._failure(step)
+        with contextlib.suppress(OSError):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with written_whole(path) as part:
+                part.write_text(
+                    json.dumps({"step": step.name, "error": error, "trace": trace}, indent=1) + "\n"
+                )
+        return path
+
+    def forget_failure(self, step: Step) -> None:
+        """Let a step be tried again."""
+        self._failure(step).unlink(missing_ok=True)
+
+    def _failure(self, step: Step) -> Path:
+        return self.folder / "failed" / f"{step.name}.json"

@@ -1,0 +1,1 @@
+"""The engine 'ray': steps on the machines of a Ray cluster."""

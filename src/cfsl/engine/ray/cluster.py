@@ -1,0 +1,220 @@
+"""The engine 'ray': steps on the machines of a Ray cluster, or on this one. docs/cluster.md says how to use it.
+
+Only this machine touches the folder of the bench. Files that a step needs go out with it, files that it leaves come
+back, and everything that comes back is written here. Ray is not asked to try anything twice: the schedule does that.
+"""
+
+from __future__ import annotations
+
+import itertools
+import pickle
+import queue
+import time
+import traceback
+from collections import deque
+from concurrent.futures import Future
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from typing import Any
+
+from cfsl.engine.bench_folder import Shelf
+from cfsl.engine.ray.file_bundle import Checkpoint
+from cfsl.engine.ray.joining import joined_cluster, started_here
+from cfsl.engine.ray.transfer import Outgoing, keep, put_down
+from cfsl.engine.schedule import Busy, Died, Event, Failed, Finished, Told
+from cfsl.engine.steps import Step, TrainStep
+from cfsl.errors import CfslError
+
+_LOOK_AGAIN = 2.0
+"""Seconds between two looks at how many processors the cluster has."""
+_BETWEEN_REPORTS = 0.2
+"""Seconds between two reports of a worker on how far it is ..."""
+_MOST_REPORTS = 500
+"""... and reports a second of all workers together: there may be a thousand of them."""
+_PATIENCE = 60.0
+"""Seconds until the mailbox is asked again, if nothing came."""
+_NOT_IMPORTED = "failed to import on the worker"
+"""How Ray says that it does not find our code."""
+_MAIL = -1
+"""What arrives under this number is no end of a step."""
+
+
+@dataclass
+class _Out:
+    """A step that is out."""
+
+    step: Step
+    reference: Any
+    """To what is going to come back."""
+    claim: ExitStack
+    """Keeps other benches from the step."""
+    died: Died | None = None
+    """Set when its worker has died, but its last messages may not be read yet."""
+
+
+class RayCrew:
+    """The processors of a cluster."""
+
+    def __init__(self, shelf: Shelf, count: int | None, address: str | None) -> None:
+        """Join the cluster at an address, or start one on this machine; `count` steps at once, or one a processor."""
+        self._ray = joined_cluster(address, count)
+        try:
+            self._begin(shelf, count)
+        except BaseException:
+            self._ray.shutdown()
+            raise
+
+    def _begin(self, shelf: Shelf, count: int | None) -> None:
+        from cfsl.engine.ray import messages, worker  # which import Ray
+
+        self._shelf, self._count, self._worker = shelf, count, worker
+        self._processors, self._looked = 0, 0.0
+        if not self._slots():
+            raise CfslError(
+                "the Ray cluster has no processors for steps; start a node with 'ray start --num-cpus=...'"
+            )
+        self._outgoing = Outgoing(shelf, self._ray.put)
+        self._do = self._ray.remote(num_cpus=1, max_retries=0)(worker.do)
+        self._mailbox = started_here(self._ray, messages.Mailbox)
+        self._numbers = itertools.count()
+        self._out: dict[int, _Out] = {}
+        self._arrived: queue.SimpleQueue[tuple[int, Future[Any]]] = queue.SimpleQueue()
+        self._events: deque[Event] = deque()
+        self._await_mail()
+
+    @property
+    def free(self) -> int:
+        """How many more steps the cluster can take now; machines may come and go."""
+        return max(0, self._slots() - len(self._out))
+
+    def _slots(self) -> int:
+        if time.monotonic() - self._looked > _LOOK_AGAIN:
+            self._processors = int(self._ray.cluster_resources().get("CPU", 0))
+            self._looked = time.monotonic()
+        return self._count or self._processors
+
+    def give(self, step: Step) -> None:
+        """Claim a step and send it out, unless it is done or somebody else is at it."""
+        with ExitStack() as claim:
+            if not claim.enter_context(self._shelf.claimed(step)):
+                self._events.append(Busy(step))
+            elif self._shelf.checked(step)[0]:
+                self._events.append(Finished(step))
+            else:
+                number = next(self._numbers)
+                reference = self._sent(number, step)
+                self._out[number] = _Out(step, reference, claim.pop_all())
+                self._await(number, reference)
+
+    def _sent(self, number: int, step: Step) -> Any:
+        """Send a step out, and return a reference to what is going to come back."""
+        data, files = self._outgoing.data(step.spec.data), self._outgoing.files(step)
+        between = max(_BETWEEN_REPORTS, self._slots() / _MOST_REPORTS)
+        order = pickle.dumps(self._worker.Order(number, step, data.key, data.sizes, between))
+        return self._do.remote(
+            self._worker.versions(), order, files, [data.reference], self._mailbox
+        )
+
+    def _await(self, number: int, reference: Any) -> None:
+        reference.future().add_done_callback(lambda future: self._arrived.put((number, future)))
+
+    def _await_mail(self) -> None:
+        self._await(_MAIL, self._mailbox.take.remote(_PATIENCE))
+
+    def next_event(self, timeout: float) -> Event | None:
+        """Wait for the cluster."""
+        until = time.monotonic() + timeout
+        while not self._events:
+            try:
+                number, future = self._arrived.get(timeout=max(0.0, until - time.monotonic()))
+            except queue.Empty:
+                return None
+            if number == _MAIL:
+                self._read_mail(future)
+            else:
+                self._end(number, future)
+        return self._events.popleft()
+
+    def _read_mail(self, future: Future[Any]) -> None:
+        """Take note of messages on steps that are still out, and wait for the next ones."""
+        try:
+            mail = future.result()
+        except self._ray.exceptions.RayError:  # the mailbox died, and Ray starts it anew
+            mail = []
+            time.sleep(_BETWEEN_REPORTS)
+        for number, message in mail or self._deaths():
+            if number in self._out:
+                self._read(number, message)
+        self._await_mail()
+
+    def _read(self, number: int, message: Any) -> None:
+        step = self._out[number].step
+        if isinstance(message, Died):
+            self._close(number, message)
+        elif isinstance(message, Checkpoint) and isinstance(step, TrainStep):
+            with suppress(OSError):  # a full disk: the end of the step will tell
+                keep(step.spec, message, self._shelf)
+        else:
+            self._events.append(Told(step, message))
+
+    def _deaths(self) -> list[tuple[int, Died]]:
+        """Return the deaths that were to come by mail."""
+        return [(number, out.died) for number, out in self._out.items() if out.died is not None]
+
+    def _end(self, number: int, future: Future[Any]) -> None:
+        """Take note of how a step ended; a death goes by mail, so that it comes after the last checkpoint."""
+        out = self._out[number]
+        event = self._event_of(out.step, future)
+        if isinstance(event, Died):
+            out.died = event
+            self._mailbox.post.remote(number, event)
+        else:
+            self._close(number, event)
+
+    def _close(self, number: int, event: Event) -> None:
+        """Tell how a step ended, and let others have it."""
+        self._out.pop(number).claim.close()
+        self._events.append(event)
+
+    def _event_of(self, step: Step, future: Future[Any]) -> Event:
+        errors = self._ray.exceptions
+        try:
+            report = future.result()
+        except errors.RayTaskError as error:
+            if isinstance(error.cause, errors.RayError):  # a file was lost on its way to the worker
+                return Died(step, _one_line(error.cause))
+            if _NOT_IMPORTED in str(error.cause):
+                raise CfslError(
+                    "a machine of the Ray cluster has no cfsl, or an old one; install this version"
+                ) from error
+            return Failed(step, _one_line(error.cause), str(error))
+        except errors.RayError as error:
+            return Died(step, _one_line(error))
+        match report:
+            case ("left", files):
+                return self._put_down(step, files)
+            case ("failed", error, trace):
+                return Failed(step, error, trace)
+            case _:  # a machine that is not fit is not the fault of a step
+                raise CfslError(report[1])
+
+    def _put_down(self, step: Step, files: Any) -> Event:
+        try:
+            put_down(step, files, self._shelf)
+        except OSError as error:  # such as a full disk
+            return Failed(step, _one_line(error), traceback.format_exc())
+        return Finished(step)
+
+    def close(self) -> None:
+        """Stop everything at once, and leave the cluster."""
+        for out in self._out.values():
+            with suppress(Exception):  # whatever is wrong with the cluster, claims are given back
+                self._ray.cancel(out.reference, force=True)
+        self._ray.shutdown()
+        while self._out:
+            self._out.popitem()[1].claim.close()
+
+
+def _one_line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__

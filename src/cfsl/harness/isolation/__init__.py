@@ -1,0 +1,1 @@
+"""Every call of a learner in a process of its own."""

@@ -1,0 +1,1 @@
+"""The champion, and the parts it is made of."""

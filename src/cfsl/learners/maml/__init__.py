@@ -1,0 +1,1 @@
+"""MAML++ and its relatives, and what they share."""

@@ -1,1 +1,0 @@
-"""Results: what was run and what came out, as files."""

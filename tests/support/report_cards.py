@@ -1,0 +1,144 @@
+"""Cards that nobody ran, for tests of the report: of any suite, with numbers that follow from their place."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from cfsl.cards.card import read_card
+from cfsl.presets.board import Found
+from cfsl.presets.suites import SUITES
+from cfsl.spec import TaskSpec
+
+GOLDEN = Path(__file__).parent.parent / "golden"
+
+
+def summary(mean: float, ci95: float | None = 0.01) -> dict[str, Any]:
+    """Return a summary over 600 tasks."""
+    return {"mean": mean, "std": None if ci95 is None else ci95 * 12.5, "ci95": ci95, "count": 600}
+
+
+def card(
+    learner: str,
+    spec: TaskSpec,
+    accuracy: float,
+    *,
+    data: str = "omniglot",
+    profile: str | None = "quick",
+    seed: int = 0,
+    split: str = "test",
+    **changes: Any,
+) -> dict[str, Any]:
+    """Return a card as `read_card` would, without answers."""
+    sha = hashlib.sha256(f"{data}{split}{spec.hash}".encode()).hexdigest()
+    curve = [0.1 * spec.nss] * (spec.nss + 1)
+    made: dict[str, Any] = {
+        "format": 2,
+        "learner": {"name": learner, "class": "Any", "settings": {"kind": learner}},
+        "transductive": learner == "sca",
+        "breaks_law": learner == "joint",
+        "isolation": "none",
+        "accelerated": False,
+        "answers": None,
+        "checkpoint": {
+            "identity": {
+                "learner": {"class": "Any", "kind": learner},
+                "training": {
+                    "schedule": {
+                        **{
+                            "epochs": 3,
+                            "updates": 9,
+                            "batch": 1,
+                            "optimizer": "adamw",
+                            "rate": 0.002,
+                        },
+                        "decay": "cosine",
+                    },
+                    "iid": False,
+                    "seed": seed,
+                    "validation_tasks": 50,
+                    "validation": TaskSpec.type_b(3).model_dump(mode="json"),
+                },
+            },
+            "history": [
+                {"epoch": n, "loss": 2.0 - n, "accuracy": accuracy * (n + 1) / 3} for n in range(3)
+            ],
+            "update": 27,
+            "step_macs": 10**9,
+        },
+        "tasks": {
+            "data": data,
+            "data_fingerprint": "d" * 64,
+            "splits": "reference",
+            "splits_hash": "e" * 64,
+            "split": split,
+            "spec": spec.model_dump(mode="json"),
+            "spec_hash": spec.hash,
+            "task_type": spec.task_type,
+            "seed": 0,
+            "sampler": "cfsl-1",
+            "numbers": [0, 600, 1],
+            "count": 600,
+            "manifest_fingerprint": sha,
+        },
+        "metrics": {
+            "accuracy": summary(accuracy),
+            "cross_entropy": summary(1.0),
+            "calibration_error": 0.1,
+            "diverged": 0.0,
+            "atm": {
+                "total": 0.1 * spec.nss,
+                "representation": 0.1 * spec.nss,
+                "bookkeeping": 0.0,
+                "curve": curve,
+            },
+            "group_accuracy": [accuracy] * (spec.nss if spec.kind == "instance" else spec.groups),
+        },
+        "macs": {
+            "adaptation": 10**7 * spec.nss,
+            "prediction": 10**8 * spec.nss,
+            "training_step": None,
+        },
+        "peak_memory": 10**6,
+        "run": None,
+        "circumstances": {
+            "seconds": 1.5,
+            "environment": {
+                "processor": "a processor",
+                "device": "cpu",
+                "cfsl": "0.1",
+                "torch": "2",
+                "python": "3.11",
+            },
+        },
+    }
+    made |= {"profile": profile} if profile else {}
+    return copy.deepcopy(made | changes)
+
+
+def cards_of(
+    suite: str, learners: list[str], data: str = "omniglot", **fields: Any
+) -> Iterator[Found]:
+    """Yield a card for every learner and column of a suite; later learners are better, later columns harder."""
+    for rank, learner in enumerate(learners):
+        for place, (column, spec) in enumerate(SUITES[suite].columns(data).items()):
+            split = str(SUITES[suite].fixed.get("split", "test"))
+            made = card(
+                learner, spec, 0.5 + 0.1 * rank - 0.01 * place, data=data, split=split, **fields
+            )
+            yield Found(
+                f"cards/{data}-{suite}-{column}-{learner}-{made['checkpoint']['update']}.json", made
+            )
+
+
+def written(folder: Path, found: Found) -> Path:
+    """Write a card as it is, and return where."""
+    path = folder / Path(found.path).name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(found.card))
+    read_card(path)
+    return path

@@ -1,0 +1,376 @@
+"""The documentation says what is so: its code runs, its commands exist, its numbers are those of the cards."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import re
+import shlex
+import sys
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
+sys.path.append(str(DOCS / "_ext"))
+
+PAGES = [
+    ROOT / "README.md",
+    *sorted(p for p in DOCS.rglob("*.md") if not {"_build", "_generated"} & set(p.parts)),
+]
+NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
+
+
+class Block(NamedTuple):
+    """A piece of code on a page."""
+
+    page: str
+    language: str
+    code: str
+    excuse: str
+    """Why it is not run, from the comment before it; or nothing."""
+
+
+_FENCE = re.compile(
+    r"(?:<!-- not run: (?P<excuse>[^\n]+?) -->\n)?^```(?P<language>[^\n]*)\n(?P<code>.*?)^```$",
+    re.M | re.S,
+)
+
+
+@cache
+def blocks():
+    return [
+        Block(name, found["language"].strip(), found["code"], found["excuse"] or "")
+        for name, page in zip(NAMES, PAGES, strict=True)
+        for found in _FENCE.finditer(page.read_text(encoding="utf-8"))
+    ]
+
+
+def imported(code):
+    """Return the packages that a piece of code imports."""
+    names = set()
+    for node in ast.walk(ast.parse(code)):
+        if isinstance(node, ast.Import):
+            names |= {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            names.add((node.module or "").split(".")[0])
+    return names
+
+
+def _is_an_example(code):
+    """Tell whether code is that of a script in examples/, which tests/test_examples.py runs."""
+    return any(
+        path.read_text(encoding="utf-8").endswith(code) for path in (ROOT / "examples").glob("*.py")
+    )
+
+
+def export_cards(path):
+    from cfsl.cards.card_rows import export, row_of
+    from cfsl.cards.collect import collected
+
+    export(
+        [row_of(file, card) for file, card in collected([ROOT / "results"]).cards.items()],
+        "csv",
+        path,
+    )
+
+
+@pytest.mark.parametrize(
+    "page", sorted({block.page for block in blocks() if block.language == "python"})
+)
+def test_the_python_of_a_page_runs_from_top_to_bottom(page, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    names, lacking = {"__name__": "page"}, set[str]()
+    for block in blocks():
+        if (
+            block.page != page
+            or block.language != "python"
+            or block.excuse
+            or _is_an_example(block.code)
+        ):
+            continue
+        absent = {name for name in imported(block.code) if importlib.util.find_spec(name) is None}
+        lacking |= absent
+        if not absent:
+            if "results.csv" in block.code:
+                export_cards(tmp_path / "results.csv")  # the page has a command that does
+            exec(compile(block.code, page, "exec"), names)
+    if lacking:
+        pytest.skip(
+            f"not installed here: {', '.join(sorted(lacking))}; the other blocks of the page were run"
+        )
+
+
+def test_what_is_not_run_has_a_reason_and_is_rare():
+    excused = [block for block in blocks() if block.excuse]
+    assert len(excused) <= 2 and all(len(block.excuse) > 20 for block in excused)
+
+
+# ---- commands
+
+
+@cache
+def tree():
+    import typer.main
+
+    from cfsl.cli import app
+
+    return typer.main.get_command(app)
+
+
+def commands_shown():
+    shown = []
+    for block in blocks():
+        if block.language in ("", "console", "bash", "sh"):
+            lines = block.code.replace("\\\n", " ").split("\n")
+            shown += [(block.page, line.strip().removeprefix("$ ")) for line in lines]
+    return [(page, line) for page, line in shown if line.startswith("cfsl ")]
+
+
+def parsed(words):
+    """Parse a command line as far as can be done without doing anything; return the command."""
+    command, context = tree(), tree().context_class(tree(), info_name="cfsl")
+    while hasattr(command, "commands"):
+        assert words, "the command is cut short"
+        name, words = words[0], words[1:]
+        assert name in command.commands, f"there is no '{name}'"
+        command = command.commands[name]
+        context = command.context_class(command, info_name=name, parent=context)
+    given, _, order = command.make_parser(context).parse_args(args=list(words))
+    for param in command.params:
+        if param.required:
+            assert given.get(param.name) not in (None, ()), f"{param.name} is missing"
+        value = given.get(param.name)
+        choices = getattr(param.type_descriptor.annotation, "__members__", None)
+        if choices and isinstance(value, str):
+            assert value in [member.value for member in choices.values()], (
+                f"{param.name} cannot be {value}"
+            )
+    assert order is not None
+    return command
+
+
+@pytest.mark.parametrize("page", sorted({page for page, _ in commands_shown()}))
+def test_every_command_on_a_page_can_be_given(page):
+    for where, line in commands_shown():
+        if where == page:
+            try:
+                parsed(shlex.split(line, comments=True)[1:])
+            except Exception as error:
+                pytest.fail(f"{page}: {line}\n{error}")
+
+
+@pytest.mark.parametrize(
+    "line", ["cfsl tasks draw", "cfsl eval", "cfsl eval protonet --nsss 3", "cfsl data add x"]
+)
+def test_a_command_that_is_wrong_would_be_found(line):
+    with pytest.raises(Exception, match=r"there is no 'draw'|learner is missing|--nsss|is missing"):
+        parsed(shlex.split(line)[1:])
+
+
+# ---- pages that are written from the code
+
+
+@pytest.fixture(scope="module")
+def generated():
+    from command_pages import command_pages
+    from learner_pages import learner_pages
+
+    return learner_pages(ROOT) | command_pages()
+
+
+def test_every_learner_has_a_page_with_its_text_fields_equation_and_cards(generated):
+    from equations import EQUATIONS
+
+    from cfsl.cards.collect import collected
+    from cfsl.learners.registry import LEARNERS
+
+    assert EQUATIONS.keys() == LEARNERS.keys()
+    for name, entry in LEARNERS.items():
+        page, learner = generated[f"learners/{name}.md"], entry.build()
+        text = sys.modules[type(learner).__module__].__doc__
+        assert text.split("\n", 1)[0] in page and EQUATIONS[name] in page
+        assert all(
+            f"| `{field}` |" in page for field in type(learner).model_fields if field != "kind"
+        )
+        assert ("## Where it departs" in page) == (
+            "Where it departs" in text or "inner_loop.py" in text
+        ), name
+    for path, card in (
+        collected([ROOT / "results"]).cards.items() if (ROOT / "results").is_dir() else ()
+    ):
+        if (name := card["learner"]["name"]) in LEARNERS:
+            assert str(path.relative_to(ROOT)) in generated[f"learners/{name}.md"]
+            assert (
+                f"{100 * card['metrics']['accuracy']['mean']:.2f}"
+                in generated[f"learners/{name}.md"]
+            )
+
+
+def test_what_an_attribute_says_of_itself_is_on_the_page(generated):
+    assert "| `decay` | `0.9` |" in generated["learners/ewc_init.md"]
+    assert "Of the older Fisher information, if `online`." in generated["learners/ewc_init.md"]
+    assert "On every support set." in generated["learners/maml_low.md"]
+
+
+def test_every_command_and_option_is_on_a_page(generated):
+    from command_pages import walk
+
+    for name, top in tree().commands.items():
+        page = generated[f"commands/{name}.md"]
+        for path, command in walk(name, top):
+            assert f"# `cfsl {path}`" in page
+            for param in command.params:
+                if param.param_type_name == "option" and not param.hidden:
+                    assert all(
+                        f"`{option}`" in page for option in (*param.opts, *param.secondary_opts)
+                    ), param.opts
+
+
+def test_examples_on_generated_pages_can_be_given(generated):
+    for name, page in generated.items():
+        for line in re.findall(r"(?m)^```console\n(cfsl .*)$", page):
+            try:
+                parsed(shlex.split(line)[1:])
+            except Exception as error:
+                pytest.fail(f"{name}: {line}\n{error}")
+
+
+def test_signatures_lose_their_bounds_and_nothing_else():
+    from cfsl_pages import without_annotated
+
+    text = "(a: ~typing.Annotated[int, Ge(ge=1), Le(le=9)] = 5, b: Annotated[~x.A | B, F(k='c')] | None, c: tuple[int])"
+    assert without_annotated(text) == "(a: int = 5, b: ~x.A | B | None, c: tuple[int])"
+
+
+@pytest.mark.slow
+def test_the_documentation_is_built_without_a_warning(tmp_path):
+    pytest.importorskip("furo")
+    pytest.importorskip("myst_parser")
+    import subprocess
+
+    ran = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "sphinx",
+            "-q",
+            "-W",
+            "--keep-going",
+            "-b",
+            "html",
+            str(DOCS),
+            str(tmp_path / "html"),
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert (tmp_path / "html" / "_generated" / "learners" / "protonet.html").exists()
+
+
+# ---- numbers
+
+
+def test_the_table_of_the_readme_is_what_the_cards_say():
+    from readme_table import BEGIN, END, readme_table, spliced
+
+    from cfsl.cards.card import read_card
+
+    readme = (ROOT / "README.md").read_text("utf-8")
+    assert spliced(readme, readme_table(ROOT)) == readme, "run 'make leaderboard'"
+    made = readme.split(BEGIN)[1].split(END)[0]
+    assert "| published | 95.30 / 91.52 / 83.72 | *45.44* / *35.10* / *27.39* |" in made
+    places = [*((kind, nss) for kind in "BCA" for nss in (3, 5, 10)), ("D", 4), ("D", 8)]
+    rows = re.findall(r"(?m)^\| `(\w+)` \| (.+) \|$", made)
+    assert len(rows) >= 10
+    for learner, cells in rows:
+        numbers = re.split(r" \| | / ", cells)
+        for (kind, nss), number in zip(places, numbers, strict=True):
+            files = (ROOT / "results" / "omniglot-quick").glob(
+                f"omniglot-{kind}-nss{nss}-{learner}-quick-s*.json"
+            )
+            cards = [
+                card for card in map(read_card, files) if card["tasks"]["spec"]["n_way"] == 5
+            ]  # no wide tasks
+            means = [card["metrics"]["accuracy"]["mean"] for card in cards]
+            assert number == (f"{100 * sum(means) / len(means):.2f}" if means else "-")
+
+
+def test_the_errata_have_the_numbers_of_papers_and_cards():
+    from measured import measured
+
+    from cfsl.cards.collect import collected
+    from cfsl.cards.published import published_cell
+
+    assert "_generated/measured.inc" in (DOCS / "errata.md").read_text(encoding="utf-8")
+    cards = collected([ROOT / "results"]).cards
+    superseded, sound = measured(ROOT).split("Sound cells")
+    assert (
+        "| `protonet` | omniglot | D4 | 48.98 |" in superseded
+        and "| `protonet` | omniglot | B3 | 95.30 |" in sound
+    )
+    for status, text in (("superseded", superseded), ("sound", sound)):
+        for learner, data, column, printed, ours, path in re.findall(
+            r"(?m)^\| `(\w+)` \| (\w+) \| (\w+) \| ([\d.]+) \| ([\d.]+) \+- [\d.]+ \| `(\S+)` \|$",
+            text,
+        ):
+            cell, card = published_cell("table1", data, learner, column), cards[ROOT / path]
+            assert f"{100 * cell.accuracy:.2f}" == printed and cell.status == status
+            assert card["learner"]["name"] == learner and card["tasks"]["count"] == 600
+            assert f"{100 * card['metrics']['accuracy']['mean']:.2f}" == ours
+
+
+def test_the_errata_count_the_published_cells_rightly():
+    from collections import Counter
+
+    from cfsl.cards.published import published
+
+    counts, page = (
+        Counter((cell.source, cell.status) for cell in published()),
+        (DOCS / "errata.md").read_text(),
+    )
+    assert f"Of the {len(published())} cells" in page
+    assert f"| {counts['table1', 'sound']} | {counts['table1', 'superseded']} | |" in page
+    assert (
+        f"| | | {counts['replication', 'trend'] + counts['replication_single', 'trend']} |" in page
+    )
+    assert f"| | | {counts['scaling', 'trend'] + counts['instance', 'trend']} |" in page
+    of = counts["table1", "sound"] + counts["table1", "superseded"]
+    assert f"{counts['table1', 'superseded']} of the {of} cells" in (DOCS / "faq.md").read_text()
+
+
+# ---- what the text must not hold
+
+
+@pytest.mark.parametrize("page", NAMES)
+def test_links_between_pages_lead_somewhere(page):
+    text = _FENCE.sub("", (ROOT / page).read_text(encoding="utf-8"))
+    for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", text):
+        assert target.startswith("http") or ((ROOT / page).parent / target).exists(), target
+
+
+@pytest.mark.parametrize("page", NAMES)
+def test_included_files_exist(page):
+    for target in re.findall(
+        r"\{literalinclude\} (\S+)", (ROOT / page).read_text(encoding="utf-8")
+    ):
+        assert ((ROOT / page).parent / target).exists(), target
+
+
+@pytest.mark.parametrize("page", NAMES)
+def test_no_page_holds_machine_paths_or_addresses_of_package_registries(page):
+    text = (ROOT / page).read_text(encoding="utf-8")
+    assert not re.search(
+        r"/work/|/root/|/home/|/tmp/|pypi\.org|pythonhosted|download\.pytorch", text
+    )
+
+
+def test_every_page_is_in_the_index():
+    listed = set(re.findall(r"(?m)^([\w/-]+)$", (DOCS / "index.md").read_text(encoding="utf-8")))
+    pages = {str(page.relative_to(DOCS).with_suffix("")) for page in PAGES[1:]} - {"index"}
+    assert pages <= listed, sorted(pages - listed)
