@@ -200,14 +200,28 @@ def test_the_whole_network_is_the_embedding_and_the_small_net_on_its_maps():
     assert torch.allclose(
         WHOLE.features(params, stats, images, norm="running"), features, atol=1e-6
     )
-    with_means = WHOLE.replace(appends_means=True)
-    found = with_means.features(params, stats, images, norm="running")
-    assert torch.allclose(found, torch.cat([features, maps.mean((2, 3))], dim=1), atol=1e-6)
-    assert found.shape[1] == with_means.feature_count(SHAPE)
     assert parameter_count(params) == sum(
         parameter_count(net.init(shape, torch.Generator())[0])
         for net, shape in ((HIGH.embedding, SHAPE), (HIGH.net, HIGH.embedding.map_shape()))
     )
+
+
+def test_the_inputs_of_a_filter_are_what_a_gradient_step_adds_to_its_weights():
+    params, stats = WHOLE.init(SHAPE, torch.Generator().manual_seed(0))
+    params["squeeze2.bias"] = torch.full_like(params["squeeze2.bias"], 50.0)  # scales by 1
+    image = torch.randn(1, *SHAPE)
+    with_inputs = WHOLE.replace(appends_filter_inputs=True)
+    found = with_inputs.features(params, stats, image, norm="running")
+    assert found.shape[1] == with_inputs.feature_count(SHAPE)
+
+    filters, channels = HIGH.net.filters, HIGH.embedding.map_shape()[0]
+    features, inputs = found[0, :filters], found[0, filters:].view(filters, channels)
+    assert torch.equal(features, WHOLE.features(params, stats, image, norm="running")[0])
+
+    params["conv.weight"].requires_grad_()
+    total = WHOLE.features(params, stats, image, norm="running").sum()
+    (gradient,) = torch.autograd.grad(total, params["conv.weight"])
+    assert torch.allclose(gradient[:, :, 1, 1], inputs, rtol=1e-4, atol=1e-6)
 
 
 def test_sums_of_cosines_by_hand():

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Literal
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional
 
@@ -110,7 +111,30 @@ class SqueezeConv(NetSpec):
     def forward(self, params: Mapping[str, Tensor], norm: Norm, images: Images) -> Features:
         """Scale the channels, convolve, scale again, and average over the last maps."""
         maps = conv(params, "conv", _excited(params, "squeeze1", images))
-        maps = functional.leaky_relu(pool(norm("norm", maps)), SLOPE)
+        return self._features(params, pool(norm("norm", maps)))
+
+    def features_and_filter_inputs(
+        self, params: Mapping[str, Tensor], norm: Norm, images: Images
+    ) -> tuple[Features, Float[Tensor, "n inputs"]]:
+        """Return the features, and for each filter the inputs that a gradient step would add to it.
+
+        Max-pooling takes a filter's answer at one position of each window, and only the inputs at
+        these positions count. They are summed, those with a negative answer times the slope of the
+        leaky ReLU: the gradient of the filter's feature by the centre of its kernel, but for what
+        batch norm and the second squeeze-and-excite scale it with.
+        """
+        inputs = _excited(params, "squeeze1", images)
+        maps = norm("norm", conv(params, "conv", inputs))
+        pooled, positions = functional.max_pool2d(maps, 2, return_indices=True)
+
+        slopes = torch.where(pooled.detach() > 0, 1.0, SLOPE).to(inputs.dtype)
+        counted = inputs.new_zeros(*maps.shape[:2], maps.shape[2] * maps.shape[3])
+        counted = counted.scatter(2, positions.flatten(2), slopes.flatten(2))
+        of_filters = torch.bmm(counted, inputs.flatten(2).transpose(1, 2))
+        return self._features(params, pooled), of_filters.flatten(1)
+
+    def _features(self, params: Mapping[str, Tensor], pooled: Tensor) -> Features:
+        maps = functional.leaky_relu(pooled, SLOPE)
         return _excited(params, "squeeze2", maps).mean((2, 3))
 
 
@@ -124,8 +148,8 @@ class HighEndNet(NetSpec):
     kind: Literal["high_end"] = "high_end"
     embedding: DenseNet = DenseNet()
     net: SqueezeConv = SqueezeConv()
-    appends_means: bool = False
-    """Whether the mean of each channel of the embedding's maps follows the features of the small net."""
+    appends_filter_inputs: bool = False
+    """Whether the inputs that a gradient step would add to each filter follow the features."""
     init_rule: Init = "torch"
 
     def layers(self, image_shape: ImageShape) -> dict[str, Layer]:
@@ -135,10 +159,11 @@ class HighEndNet(NetSpec):
         return {f"{_EMBEDDING}{name}": layer for name, layer in deep.items()} | small
 
     def feature_count(self, image_shape: ImageShape) -> int:
-        """Return the features of the small net, and the channels of the embedding if their means are asked for."""
+        """Return the features of the small net, and the inputs of its filters if asked for."""
         self.embedding.feature_count(image_shape)
         maps = self.embedding.map_shape()
-        return self.net.feature_count(maps) + (maps[0] if self.appends_means else 0)
+        inputs = self.net.filters * maps[0] if self.appends_filter_inputs else 0
+        return self.net.feature_count(maps) + inputs
 
     def forward(self, params: Mapping[str, Tensor], norm: Norm, images: Images) -> Features:
         """Embed images, and give their maps to the small net."""
@@ -152,8 +177,9 @@ class HighEndNet(NetSpec):
         )
         maps = flat.view(len(images), *self.embedding.map_shape())
 
-        features = self.net.forward(params, norm, maps)
-        return torch.cat([features, maps.mean((2, 3))], dim=1) if self.appends_means else features
+        if not self.appends_filter_inputs:
+            return self.net.forward(params, norm, maps)
+        return torch.cat(self.net.features_and_filter_inputs(params, norm, maps), dim=1)
 
 
 def _layer(name: str, inputs: int, outputs: int, kernel: int) -> dict[str, Layer]:

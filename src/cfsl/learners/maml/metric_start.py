@@ -1,19 +1,25 @@
-"""What MAML++ High-End and SCA start from: their embedding and small net, trained together as metric learners.
+"""What MAML++ High-End and SCA start from: their embedding and small net, trained as one network.
 
-A gradient step on a layer adds the layer's inputs to its weights (Jacot, Gabriel and Hongler, "Neural Tangent Kernel",
-NeurIPS 2018). So after a task, the answer of an inner loop to a target x is about a sum over all examples that it saw,
+A gradient step on a layer adds the layer's inputs to its weights (Jacot, Gabriel and Hongler,
+"Neural Tangent Kernel", NeurIPS 2018). So after a task, the answer of an inner loop to a target x
+is about a sum over all examples that it saw,
 
-    s_c(x) = sum over examples i with label c of <f(x), f(x_i)>
+    s_c(x) = sum over examples i with label c of <h(x), h(x_i)>
 
-where f are the inputs of that layer. The head's inputs are the features of the small net; those of the small net's own
-layers are the maps of the embedding, which have seven times as many channels. Both are trained here:
+where h are the inputs that the layer learns from. An inner loop can therefore be prepared before
+there is one: by training h so that these sums are right. This learner trains two such h:
 
-- The features of the small net, as ProtoNets by cosine. In a task this learner answers with them.
-- The means of the embedding's maps, by sums of cosines, also where a label stands for several classes (task type C,
-  `groups`). The cosines of different classes then have to be near zero, since their noise adds up. In few dimensions
-  they cannot be: n classes in d dimensions have a root mean square cosine of sqrt((n - d) / (d (n - 1))) at least
-  (Welch, "Lower Bounds on the Maximum Cross Correlation of Signals", 1974), for 1,200 classes .14 in the 48 dimensions
-  of the small net and .05 in the 320 of the maps.
+- The features of the small net, which its head learns from: as ProtoNets by cosine. In a task this
+  learner answers with them.
+- The inputs of the filters of the small net's convolution (see `features_and_filter_inputs`): by
+  the sums above, with cosines, where a label stands for one class or for several (`groups`, as in
+  task type C). The mean of an episode is subtracted first, as batch norm does in an inner step.
+
+Where a label stands for several classes, the cosines of unlike classes add up, so they have to be
+near zero. In few dimensions they cannot be: n classes in d dimensions have a root mean square
+cosine of sqrt((n - d) / (d (n - 1))) at least (Welch, "Lower Bounds on the Maximum Cross
+Correlation of Signals", 1974). For 1,200 classes that is .14 in the 48 dimensions of the features;
+the filters' inputs have 15,360 dimensions.
 """
 
 from __future__ import annotations
@@ -40,12 +46,12 @@ _FIRST_SCALE = 12.0
 
 
 class MetricStart(FrozenSpec):
-    """ProtoNets on the small net's features, whose embedding is trained by sums of cosines, too."""
+    """ProtoNets on the small net's features; its filters' inputs are trained by sums of cosines."""
 
     kind: Literal["metric_start"] = "metric_start"
     net: HighEndNet = HighEndNet()
     groups: Groups = (1, 3, 8)
-    """Classes to a label, in the losses of the embedding's maps: one loss for each number."""
+    """Classes to a label in the sums of cosines: one loss for each number."""
 
     def init(self, image_shape: ImageShape, generator: torch.Generator) -> Meta:
         """Draw first weights; every loss has a learned scale."""
@@ -65,7 +71,7 @@ class MetricStart(FrozenSpec):
         return self._protonet().embed(meta, images)
 
     def begin(self, meta: Meta, info: TaskInfo) -> State:
-        """No class has been seen."""
+        """Start without any class."""
         return self._protonet().begin(meta, info)
 
     def observe(self, state: State, support: Support) -> State:
@@ -88,27 +94,27 @@ class MetricStart(FrozenSpec):
             raise LearnerError(
                 "metric_start learns from one-shot episodes whose images take turns (turns=True)"
             )
-        with_means = ProtoNet(net=self.net.replace(appends_means=True))
-        outputs, labels, moved = with_means.embedded_tasks(params, stats, batch)
+        with_inputs = ProtoNet(net=self.net.replace(appends_filter_inputs=True))
+        outputs, labels, moved = with_inputs.embedded_tasks(params, stats, batch)
 
         losses = []
         for of_task, labels_of_task in zip(outputs, labels, strict=True):
             grouped = grouped_by_class(of_task, labels_of_task)
-            features, means = (
-                grouped[..., : self.net.net.filters],
-                grouped[..., self.net.net.filters :],
-            )
+            features = grouped[..., : self.net.net.filters]
+            inputs = grouped[..., self.net.net.filters :]
+
             losses.append(one_shot_loss(params["scale"], features, "cosine"))
-            unit = functional.normalize(means, dim=2)
+            unit = functional.normalize(inputs - inputs.mean(dim=(0, 1)), dim=2)
             losses += [loss_of_sums(params[f"scale.{group}"], unit, group) for group in self.groups]
         return torch.stack(losses).sum() / len(batch), moved
 
 
 def loss_of_sums(scale: Tensor, unit: Grouped, group: int) -> Float[Tensor, ""]:
-    """Return the cross-entropy where each label stands for `group` classes, averaged over which image was shown.
+    """Return the cross-entropy where each label stands for `group` classes.
 
-    Neighbouring classes have a label together. Look-alikes are half an episode apart (see `with_companions`), so that
-    they have to be told apart.
+    It is averaged over which image of a class was shown. Neighbouring classes have a label
+    together. Look-alikes are half an episode apart (see `with_companions`), so that they have to
+    be told apart.
     """
     classes, images, features = unit.shape
     labels = classes // group
