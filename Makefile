@@ -47,6 +47,7 @@ docs: setup
 leaderboard: setup
 	$(BIN)/cfsl table all results --format markdown --out docs/leaderboard.md
 	$(BIN)/python docs/_ext/readme_table.py
+	$(BIN)/python docs/_ext/findings_tables.py
 
 benchmark: setup
 	$(BIN)/python benchmarks/sampling.py

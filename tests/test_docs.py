@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import json
 import re
 import shlex
 import sys
@@ -299,6 +300,61 @@ def test_the_table_of_the_readme_is_what_the_cards_say():
             ]  # no wide tasks
             means = [card["metrics"]["accuracy"]["mean"] for card in cards]
             assert number == (f"{100 * sum(means) / len(means):.2f}" if means else "-")
+
+
+@pytest.fixture(scope="module")
+def results():
+    from findings_tables import Results
+    from learner_pages import cards_below
+
+    return Results(ROOT, cards_below(ROOT / "results"))
+
+
+def pages_with_numbers():
+    from findings_tables import pages
+
+    return sorted(str(page.relative_to(ROOT)) for page in pages(ROOT))
+
+
+@pytest.mark.parametrize("page", pages_with_numbers())
+def test_tables_and_numbers_of_the_findings_are_what_the_cards_say(page, results):
+    from findings_tables import remade
+
+    text = (ROOT / page).read_text("utf-8")
+    assert remade(results, text) == text, "run 'make leaderboard'"
+
+
+def test_a_table_of_the_findings_has_the_numbers_of_its_cards(results):
+    from findings_tables import made_table
+
+    plan = """
+    columns = ["B3 / C3", ["ATM", "B3", "atm"]]
+    rows = [
+      "protonet",
+      ["of a file", "omniglot/multiproto-{}.json"],
+      "multiproto - protonet",
+      ["printed", "published=table1 protonet"],
+      ["chance", "text=20"],
+    ]
+    """
+    lines = made_table(results, plan).strip().split("\n")
+    (card,) = (ROOT / "results" / "omniglot-quick").glob("omniglot-B-nss3-protonet-quick-s0-*.json")
+    means = json.loads(card.read_text("utf-8"))["metrics"]
+    accuracy, atm = 100 * means["accuracy"]["mean"], means["atm"]["total"]
+
+    assert lines[0] == "|  | B3 / C3 | ATM |"
+    assert lines[2].startswith(f"| `protonet` | {accuracy:.2f} / ")
+    assert lines[2].endswith(f" | {atm:.4g} |")
+    assert lines[3].startswith("| of a file | - / ")
+    assert re.fullmatch(r"\| `multiproto` - `protonet`, paired \| \+0.00 .* \|  \|", lines[4])
+    assert lines[5:] == ["| printed | 95.30 / *45.44* |  |", "| chance | 20 | 20 |"]
+
+
+def test_a_number_of_the_findings_without_a_card_is_refused(results):
+    from findings_tables import remade
+
+    with pytest.raises(SystemExit, match="there is no card for 'protonet' on B99"):
+        remade(results, "<!-- number: protonet on B99 --><!-- from cards -->")
 
 
 def test_the_errata_have_the_numbers_of_papers_and_cards():
