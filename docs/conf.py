@@ -1,4 +1,4 @@
-"""How the documentation is built: `make docs`. Pages on learners and commands are written from the code, in _ext."""
+"""Settings of `make docs`. Pages on learners and commands are written by docs/_ext."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The documentation says what is so: its code runs, its commands exist, its numbers are those of the cards."""
+"""The documentation is true: its code runs, its commands exist, its numbers are those of cards."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_the_python_of_a_page_runs_from_top_to_bottom(page, tmp_path, monkeypatc
             exec(compile(block.code, page, "exec"), names)
     if lacking:
         pytest.skip(
-            f"not installed here: {', '.join(sorted(lacking))}; the other blocks of the page were run"
+            f"not installed here: {', '.join(sorted(lacking))}; other blocks of the page were run"
         )
 
 
@@ -243,7 +243,10 @@ def test_examples_on_generated_pages_can_be_given(generated):
 def test_signatures_lose_their_bounds_and_nothing_else():
     from cfsl_pages import without_annotated
 
-    text = "(a: ~typing.Annotated[int, Ge(ge=1), Le(le=9)] = 5, b: Annotated[~x.A | B, F(k='c')] | None, c: tuple[int])"
+    text = (
+        "(a: ~typing.Annotated[int, Ge(ge=1), Le(le=9)] = 5, "
+        "b: Annotated[~x.A | B, F(k='c')] | None, c: tuple[int])"
+    )
     assert without_annotated(text) == "(a: int = 5, b: ~x.A | B | None, c: tuple[int])"
 
 

@@ -1,4 +1,4 @@
-"""The pages that are written from the code at every build, into docs/_generated, which git ignores."""
+"""Pages written from the code at every build, into docs/_generated, which git ignores."""
 
 from __future__ import annotations
 
@@ -16,17 +16,13 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[2]
 GENERATED = "_generated"
-MAY_BE_MISSING = ("leaderboard",)
-"""Pages that another command makes; without them the rest is built all the same."""
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
     """Write the pages before the first one is read."""
     app.connect("builder-inited", lambda app: write_pages(Path(app.srcdir)))
-    app.connect("source-read", _without_missing_pages)
-    app.connect(
-        "env-get-outdated", lambda app, env, added, changed, removed: ["index"]
-    )  # it tells what is there
+    # The index lists the generated pages, so it is read again at every build.
+    app.connect("env-get-outdated", lambda app, env, added, changed, removed: ["index"])
     app.connect(
         "autodoc-process-docstring", lambda app, what, name, obj, options, lines: _as_rst(lines)
     )
@@ -52,16 +48,8 @@ def write_pages(docs: Path) -> None:
             path.write_text(text, "utf-8")
 
 
-def _without_missing_pages(app: Sphinx, name: str, source: list[str]) -> None:
-    """Leave out of the index what is not there."""
-    if name == "index":
-        for page in MAY_BE_MISSING:
-            if not (Path(app.srcdir) / f"{page}.md").exists():
-                source[0] = source[0].replace(f"\n{page}\n", "\n")
-
-
 def _as_rst(lines: list[str]) -> None:
-    """Let docstrings, which are plain text, be what reStructuredText takes them for: indented lines are literal."""
+    """Turn docstrings, which are plain text, into reStructuredText: indented lines are literal."""
     paragraphs = "\n".join(lines).split("\n\n")
     text = ""
     for number, paragraph in enumerate(paragraphs):
@@ -93,7 +81,7 @@ def _plain_signature(
     signature: str | None,
     returned: str | None,
 ) -> tuple[str | None, str | None]:
-    """Leave bounds of numbers and made-up defaults out of signatures: the text says what they are."""
+    """Leave bounds and made-up defaults out of a signature: the text says what they are."""
     return (
         None if signature is None else without_annotated(signature.replace("<factory>", "..."))
     ), returned

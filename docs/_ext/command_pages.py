@@ -1,4 +1,4 @@
-"""One page a command, from the commands themselves: what it does, every argument and option, the example."""
+"""One page a command, from the command itself: what it does, its options, an example."""
 
 from __future__ import annotations
 
@@ -26,12 +26,13 @@ def command_pages() -> dict[str, str]:
     ]
     contents = "\n".join(tree.commands)
     pages[f"{FOLDER}/index.md"] = (
-        "# Commands\n\nWritten from the commands themselves: `cfsl COMMAND --help` says the same.\n\n"
+        "# Commands\n\n"
+        "Written from the commands themselves: `cfsl COMMAND --help` says the same.\n\n"
         f"{table({'command': LEFT, 'what it does': LEFT}, listed)}\n"
         f"```{{toctree}}\n:hidden:\n\n{contents}\n```\n\n"
-        "Exit codes: 0, done; 1, something that was asked about is not so (a card is refused, a cell failed); 2, the "
-        "command cannot be done, with one line that says why; 130, stopped by Ctrl-C. With `--json` there is nothing "
-        "but JSON on standard output.\n"
+        "Exit codes: 0, done; 1, something that was asked about is not so (a card is refused, a "
+        "cell failed); 2, the command cannot be done, with one line that says why; 130, stopped by "
+        "Ctrl-C. With `--json` there is nothing but JSON on standard output.\n"
     )
     return pages
 
@@ -100,7 +101,7 @@ def _argument(argument: Any) -> list[str]:
 
 
 def _option(option: Any, own_defaults: Mapping[str, Any]) -> list[str]:
-    """Return a row of the table; a command may have a default of its own for an option that it shares."""
+    """Return a row of the table; a command may have its own default for a shared option."""
     names = ", ".join(code(name) for name in (*option.opts, *option.secondary_opts))
     kind = "" if option.is_flag else f" {_kind(option)}"
     again = "; may be given several times" if option.multiple else ""

@@ -14,7 +14,7 @@ _EWC = """theta <- theta - lr * grad [ CE(f(theta; images), labels)
                              + strength / 2 * sum_i F_i (theta_i - anchor_i)^2 ]
 F_i   = sum over earlier sets of the mean over images of (d log p(label | image) / d theta_i)^2"""
 
-_INNER = """theta_{i+1} = theta_i - rate_i * grad CE(f(theta_i, scale_i; support images), support labels)
+_INNER = """theta_{i+1} = theta_i - rate_i * grad CE(f(theta_i, scale_i; images), labels)
 answer      = f(theta_n, scale_n; targets)
 theta_0, rates and scales are learned by the outer loss"""
 
@@ -33,7 +33,7 @@ logits(x) = (1 - share) * ProtoNets(x) + share * gain * answer(x)""",
     "pretrain_tune": f"{_TUNE}\ntheta starts at pretrained weights, with a head that is drawn anew",
     "ewc_init": _EWC,
     "ewc_pretrain": _EWC,
-    "pretrain_tune_replay": """theta <- theta - lr * grad CE(f(theta; images and replayed), their labels)
+    "pretrain_tune_replay": """theta    <- theta - lr * grad CE(f(theta; images and replayed), their labels)
 replayed = `samples` images, drawn anew at every step from the last `sets` support sets""",
     "maml_low": f"{_INNER}\ntheta: every convolution, and the head",
     "maml_high": f"{_INNER}\ntheta: a small net on top of a deep embedding that stays",
@@ -45,11 +45,18 @@ answer      = f(theta'; targets), in place of the one above""",
     "proto_maml": f"""w_k = 2 c_k,  b_k = -|c_k|^2
 the head of a set's classes k starts at their prototypes c_k; then
 {_INNER}""",
-    "champion": """f(x)       = (f(v_1 x), ..., f(v_8 x)) over the eight ways to turn or mirror x, each of length 1
-z(x)       = f(x) on the 512 axes that tell most of classes; on each, images have variance 1, of which r between classes
+    "champion": """f(x)       = (f(v_1 x), ..., f(v_8 x)), each of length 1;  v: the eight ways to turn or mirror x
+z(x)       = f(x) on the 512 axes that tell most of classes
+             on each axis, images have variance 1, of which r is between classes
 m_{g,k}    = mean of z(x) over the n support images x of label k in class group g
-e_{g,k}(x) = t sum over the axes of (z^2 - (z - s m)^2 / v - log v) / 2,  s = n r / (1 + (n - 1) r),  v = 1 - s r
-t          = 4 / max(4, -sum over the axes of log(1 - r^2) / 2); where max e < -2, all e are raised until it is -2
-logit_k(x) = log [sum_g exp(e_{g,k}(x)) + exp(2) / n_k^3 sum_i odds(x is a copy of image i of the n_k of k)]
-on photographs: e_{g,k}(x) = scale * cos(f(x), p_{g,k}) / sqrt(|p_{g,k}|), p the mean of f; exp(.4 scale) sum_i odds""",
+e_{g,k}(x) = t sum over the axes of (z^2 - (z - s m)^2 / v - log v) / 2
+             s = n r / (1 + (n - 1) r),  v = 1 - s r
+t          = 4 / max(4, -sum over the axes of log(1 - r^2) / 2)
+             where max e < -2, all e are raised until it is -2
+logit_k(x) = log [sum_g exp(e_{g,k}(x)) + exp(2) / n_k^3 sum_i odds_i]
+odds_i     = the odds that x is a copy of image i of the n_k images of label k
+
+on photographs:
+e_{g,k}(x) = scale * cos(f(x), p_{g,k}) / sqrt(|p_{g,k}|),  p the mean of f
+             exp(.4 scale) sum_i odds_i in the place of exp(2) / n_k^3 sum_i odds_i""",
 }

@@ -230,11 +230,18 @@ COSTS = ("atm", "macs", "macs to learn", "macs to answer", "tasks", "training ta
 
 
 @cache
-def _compared(first: Path, second: Path) -> Any:
-    from cfsl.cards.compare import compare_cards
+def _manifests() -> Any:
+    """Return what finds the tasks of cards, and remembers those of the card before."""
     from cfsl.cards.manifests import Manifests
 
-    return compare_cards(first, second, Manifests()).paired
+    return Manifests()
+
+
+@cache
+def _compared(first: Path, second: Path) -> Any:
+    from cfsl.cards.compare import compare_cards
+
+    return compare_cards(first, second, _manifests()).paired
 
 
 def _paired(first: Path, second: Path, measure: str) -> str:

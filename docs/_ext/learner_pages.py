@@ -1,4 +1,4 @@
-"""One page a learner, from its own file: what it is, its equations, where it departs, hyper-parameters, numbers."""
+"""One page a learner, from its file: what it is, equations, departures, settings, numbers."""
 
 from __future__ import annotations
 
@@ -46,8 +46,9 @@ def learner_pages(root: Path) -> dict[str, str]:
     ]
     contents = "\n".join(LEARNERS)
     pages[f"{FOLDER}/index.md"] = (
-        "# Learners\n\nA page each, written from the learner's own file: what it is, where it departs from its paper, "
-        "its hyper-parameters, and what it has reached. Learners that are not here: "
+        "# Learners\n\nA page each, written from the learner's own file: what it is, where it "
+        "departs from its paper, its hyper-parameters, and what it has reached. Learners that are "
+        "not here: "
         "[frozen backbones](../../interop.md), and [your own](../../adding-a-learner.md).\n\n"
         f"{table({'learner': LEFT, 'what it does': LEFT, 'weights': LEFT}, rows)}\n"
         f"```{{toctree}}\n:hidden:\n\n{contents}\n```\n"
@@ -68,7 +69,8 @@ def _page(name: str, entry: Any, cards: Cards, root: Path) -> str:
     text = inspect.getdoc(module) or ""
     parts = [
         f"# `{name}`\n",
-        f"*{entry.what[0].upper()}{entry.what[1:]}.* Weights: {TRAINING[entry.training]}.{_marks(learner)}\n",
+        f"*{entry.what[0].upper()}{entry.what[1:]}.* "
+        f"Weights: {TRAINING[entry.training]}.{_marks(learner)}\n",
         f"File: `{Path(module.__file__ or '').relative_to(root)}`{_cited(entry.cite)}.\n",
         "## Equation\n",
         block(EQUATIONS[name], "text"),
@@ -96,12 +98,13 @@ def _cited(cite: str) -> str:
 
 
 def with_headings(text: str) -> str:
-    """Return a docstring as Markdown: where it departs gets a heading of its own. Indented lines stay what they are."""
+    """Return a docstring as Markdown, with a heading for where the learner departs."""
     found = re.search(r"(?m)^Where it departs from ([^:,.]+)([:,])\s*", text)
     if found is None:
         return f"{text}\n"
     after = text[found.end() :] if found[2] == ":" else text[found.start() :]
-    return f"{text[: found.start()]}## Where it departs from {found[1]}\n\n{after[0].upper()}{after[1:]}\n"
+    heading = f"## Where it departs from {found[1]}"
+    return f"{text[: found.start()]}{heading}\n\n{after[0].upper()}{after[1:]}\n"
 
 
 def _shared_texts(text: str, own: str) -> list[str]:
@@ -117,7 +120,7 @@ def _shared_texts(text: str, own: str) -> list[str]:
 
 
 def _functions(learner: Any) -> str:
-    """Return what each function of the learner says of itself; the numbers of equations are there."""
+    """Return what each function of the learner says of itself, with the numbers of equations."""
     found = [(name, inspect.getdoc(getattr(type(learner), name, None))) for name in FUNCTIONS]
     rows = [[code(name), (text or "").split("\n\n")[0]] for name, text in found if text]
     return table({"function": LEFT, "what it does": LEFT}, rows)
@@ -137,7 +140,8 @@ def _fields(name: str, learner: Any) -> str:
         next(iter(fields)),
     )
     return (
-        f'Change one by `--set {changed}=VALUE`, or in Python by `find_learner("{name}").replace({changed}=...)`.\n\n'
+        f"Change one by `--set {changed}=VALUE`, or in Python by "
+        f'`find_learner("{name}").replace({changed}=...)`.\n\n'
         + table({"name": LEFT, "default": LEFT, "type": LEFT, "what it is": LEFT}, rows)
     )
 
@@ -155,7 +159,7 @@ def _value(value: Any) -> str:
 
 
 def attribute_notes(cls: type) -> tuple[dict[str, str], dict[str, str]]:
-    """Return the docstrings and the annotations of a class's fields, those of its bases included."""
+    """Return docstrings and annotations of a class's fields, those of its bases included."""
     notes: dict[str, str] = {}
     kinds: dict[str, str] = {}
     for owner in reversed(cls.__mro__):
@@ -179,13 +183,17 @@ def numbers(name: str, cards: Cards, root: Path) -> str:
     }
     if not own:
         return "There is no card of it in `results/` yet.\n"
-    head = {"data": LEFT, "tasks": LEFT, "accuracy": RIGHT, "cross-entropy": RIGHT, "ATM": RIGHT,
-            "MACs to learn": RIGHT, "MACs to answer": RIGHT, "profile": LEFT, "card": LEFT}  # fmt: skip
+    numbers_of = ("accuracy", "cross-entropy", "ATM", "MACs to learn", "MACs to answer")
+    head = (
+        {"data": LEFT, "tasks": LEFT}
+        | dict.fromkeys(numbers_of, RIGHT)
+        | {"profile": LEFT, "card": LEFT}
+    )
     ordered = sorted(own.items(), key=lambda item: _order(item[1]))
     rows = [_numbers(row, path.relative_to(root)) for path, row in ordered]
     return (
-        "Accuracy in percent, with half the width of the 95 % interval over tasks. Cards say all that is needed to run "
-        f"them again.\n\n{table(head, rows)}"
+        "Accuracy in percent, with half the width of the 95 % interval over tasks. Cards say all "
+        f"that is needed to run them again.\n\n{table(head, rows)}"
     )
 
 
@@ -239,7 +247,8 @@ def _published(name: str) -> str:
 
 def _place(cell: Any) -> str:
     paper = {"antoniou2020": "paper 1", "kowadlo2022": "paper 2"}[cell.paper]
-    return f"{paper}, {cell.table}{', without ensembles' if cell.source == 'replication_single' else ''}"
+    single = ", without ensembles" if cell.source == "replication_single" else ""
+    return f"{paper}, {cell.table}{single}"
 
 
 def _grouped(cells: Iterable[Any]) -> Iterator[list[str]]:

@@ -1,4 +1,4 @@
-"""Our numbers beside the published ones, from the cards in results/ and the papers' tables: a part of the errata."""
+"""Our numbers beside the published ones, from the cards in results/: a part of the errata."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FULL = 600
 
 
 def measured(root: Path) -> str:
-    """Return two tables: cells that are superseded, and cells that are sound, each where there is a card."""
+    """Return two tables of cells that have a card: superseded ones, and sound ones."""
     rows = {status: list(_rows(root, status)) for status in ("superseded", "sound")}
     return "\n".join(
         [

@@ -27,7 +27,7 @@ NOTHING = "-"
 
 
 def readme_table(root: Path) -> str:
-    """Return what every learner has on Omniglot in profile quick, best first, with the published numbers below it."""
+    """Return accuracies on Omniglot in profile quick, best first, published ones below."""
     from cfsl.presets.board import Found, boards
 
     found = [Found(str(path), card) for path, card in cards_below(root / "results").items()]
