@@ -33,7 +33,8 @@ logits(x) = (1 - share) * ProtoNets(x) + share * gain * answer(x)""",
     "pretrain_tune": f"{_TUNE}\ntheta starts at pretrained weights, with a head that is drawn anew",
     "ewc_init": _EWC,
     "ewc_pretrain": _EWC,
-    "pretrain_tune_replay": """theta    <- theta - lr * grad CE(f(theta; images and replayed), their labels)
+    "pretrain_tune_replay": """theta <- theta - lr * grad CE(f(theta; images), labels)
+images   = those of the support set, and replayed ones
 replayed = `samples` images, drawn anew at every step from the last `sets` support sets""",
     "maml_low": f"{_INNER}\ntheta: every convolution, and the head",
     "maml_high": f"{_INNER}\ntheta: a small net on top of a deep embedding that stays",
@@ -45,7 +46,8 @@ answer      = f(theta'; targets), in place of the one above""",
     "proto_maml": f"""w_k = 2 c_k,  b_k = -|c_k|^2
 the head of a set's classes k starts at their prototypes c_k; then
 {_INNER}""",
-    "champion": """f(x)       = (f(v_1 x), ..., f(v_8 x)), each of length 1;  v: the eight ways to turn or mirror x
+    "champion": """f(x)       = (f(v_1 x), ..., f(v_8 x)), each of length 1
+             v_1 x, ..., v_8 x: x, turned and mirrored in eight ways
 z(x)       = f(x) on the 512 axes that tell most of classes
              on each axis, images have variance 1, of which r is between classes
 m_{g,k}    = mean of z(x) over the n support images x of label k in class group g
