@@ -224,6 +224,12 @@ MEASURES = {
     "macs to answer": macs_to_answer,
     "macs": macs,
 }
+NEEDS = {
+    "ensemble": "ensemble_accuracy",
+    "forgetting": "forgetting",
+    "training tasks": "epochs",
+}
+"""What a card may lack: its cell is then empty."""
 PAIRED = ("difference ±", "difference", "±", "p")
 COSTS = ("atm", "macs", "macs to learn", "macs to answer", "tasks", "training tasks")
 """Measures that neither a difference nor a published number has."""
@@ -275,7 +281,8 @@ def cell(results: Results, words: str, column: str, measure: str, folder: str) -
 
     files = [path for part in words.split(" & ") for path in _files(results, part, column, folder)]
     rows = [results.row(path) for path in files if path is not None]
-    return MEASURES[measure](rows) if len(rows) == len(files) else ""
+    is_known = all(row[NEEDS.get(measure, "accuracy")] is not None for row in rows)
+    return MEASURES[measure](rows) if len(rows) == len(files) and is_known else ""
 
 
 def _files(results: Results, words: str, column: str, folder: str) -> list[Path | None]:
