@@ -232,7 +232,7 @@ NEEDS = {
 """What a card may lack: its cell is then empty."""
 PAIRED = ("difference ±", "difference", "±", "p")
 COSTS = ("atm", "macs", "macs to learn", "macs to answer", "tasks", "training tasks")
-"""Measures that neither a difference nor a published number has."""
+"""Measures that have no interval, and that no difference and no published number has."""
 
 
 @cache
@@ -354,6 +354,8 @@ def _joined(results: Results, row: Row, column: Column, usual: str, folder: str)
     """Return one cell, which has a number for every column of a suite that it names."""
     if row.words.startswith(TEXT):
         return row.words.removeprefix(TEXT)
+    if row.measure == "±" and column.measure in COSTS:
+        return ""
 
     measure = column.measure or row.measure or usual
     texts = [cell(results, row.words, name, measure, folder) for name in column.names]
