@@ -1,19 +1,19 @@
-"""Everything that can go wrong, as one tree.
+"""All errors that a user can cause and mend, as one tree.
 
 CfslError                      the command line prints it as one line and exits with 2
 +-- SpecError                  a specification contradicts itself, or has an unknown field
-|   +-- InfeasibleSpecError    a sound specification that this data set is too small for
-+-- UnknownNameError           no data set, split, sampler ... of that name
-+-- DataError                  a data set is missing, damaged or not what it says it is
-|   +-- ArchiveError           an archive that is truncated, unsafe or not an archive
-|   +-- ImageError             an image that cannot be decoded
-|   +-- FetchError             a download that failed
-+-- ManifestError              a task manifest that is damaged or does not match
-+-- CardError                  a result card or its answers that are damaged, or not what they say they are
-|   +-- UnknownTasksError      the tasks of a card cannot be had here
-+-- CheckpointError            a checkpoint that is damaged, or of another run
-+-- LearnerError               a learner that does not do what learners do (wrong shape of logits ...)
-    +-- DataFlowError          a learner that carries data past a support set by other means than its state
+|   +-- InfeasibleSpecError    a valid specification needs more classes or images than there are
++-- UnknownNameError           no data set, split, sampler ... has that name
++-- DataError                  a data set is missing or damaged, or its content is not as stated
+|   +-- ArchiveError           an archive is truncated or unsafe, or not an archive
+|   +-- ImageError             an image cannot be decoded
+|   +-- FetchError             a download failed
++-- ManifestError              a task manifest is damaged or does not match its data set
++-- CardError                  a result card or its answers are damaged, or do not match
+|   +-- UnknownTasksError      neither the manifest nor the data set of a card can be found
++-- CheckpointError            a checkpoint is damaged, or belongs to another training run
++-- LearnerError               a learner breaks its interface (wrong shape of logits ...)
+    +-- DataFlowError          a learner carries data past a support set outside its state
 """
 
 from __future__ import annotations
@@ -22,74 +22,80 @@ import difflib
 from collections.abc import Iterable, Mapping
 from typing import TypeVar
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 
 class CfslError(Exception):
-    """Base of all errors a user can cause and mend."""
+    """The base of all errors that a user can cause and mend."""
 
 
 class SpecError(CfslError):
-    """A specification that contradicts itself."""
+    """A specification contradicts itself, or has an unknown field."""
 
 
 class InfeasibleSpecError(SpecError):
-    """A sound specification that the data set is too small for."""
+    """A valid specification needs more classes or images than the data set has."""
 
 
 class UnknownNameError(CfslError):
-    """A name that is in no table."""
+    """No data set, split, sampler, learner or the like has that name."""
 
 
 class DataError(CfslError):
-    """A data set that is missing, damaged or not what it says it is."""
+    """A data set is missing or damaged, or its content is not as stated."""
 
 
 class ArchiveError(DataError):
-    """An archive that is truncated, unsafe or not an archive at all."""
+    """An archive is truncated or unsafe, or the file is not an archive."""
 
 
 class ImageError(DataError):
-    """An image that cannot be decoded."""
+    """An image cannot be decoded."""
 
 
 class FetchError(DataError):
-    """A download that failed."""
+    """A download failed."""
 
 
 class ManifestError(CfslError):
-    """A task manifest that is damaged or does not match."""
+    """A task manifest is damaged or does not match its data set."""
 
 
 class CardError(CfslError):
-    """A result card or its answers that are damaged, or not what they say they are."""
+    """A result card or its answers are damaged, or do not match each other."""
 
 
 class UnknownTasksError(CardError):
-    """The tasks of a card cannot be had here: neither a manifest nor the data set is there."""
+    """The tasks of a card cannot be drawn: neither its manifest nor its data set was found."""
 
 
 class CheckpointError(CfslError):
-    """A checkpoint that is damaged, or of another run."""
+    """A checkpoint is damaged, or belongs to another training run."""
 
 
 class LearnerError(CfslError):
-    """A learner that does not do what learners do."""
+    """A learner breaks the interface of learners, for instance by logits of a wrong shape."""
 
 
 class DataFlowError(LearnerError):
-    """A learner that carries data past a support set by other means than its state."""
+    """A learner carries data past a support set by other means than its state."""
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """End a sentence with the known name closest to `name`, in whatever case: ``; did you mean 'x'?``."""
-    by_letters = {candidate.casefold(): candidate for candidate in known}
-    close = difflib.get_close_matches(name.casefold(), by_letters, n=1, cutoff=0.5)
-    return f"; did you mean '{by_letters[close[0]]}'?" if close else "."
+    """Return the end of an error message: ``; did you mean 'x'?``, or a full stop.
+
+    The suggestion is the known name closest to `name`; upper and lower case are the same.
+    """
+    spelled = {candidate.casefold(): candidate for candidate in known}
+    close = difflib.get_close_matches(name.casefold(), spelled, n=1, cutoff=0.5)
+    return f"; did you mean '{spelled[close[0]]}'?" if close else "."
 
 
-def lookup(table: Mapping[str, T], name: str, what: str) -> T:
-    """Return ``table[name]``, or say which `what` names there are and which one was probably meant."""
+def lookup(table: Mapping[str, _T], name: str, what: str) -> _T:
+    """Return ``table[name]``, or raise an error that lists all names and suggests the closest.
+
+    `what` is the kind of thing that the table holds, such as "sampler".
+    """
     try:
         return table[name]
     except KeyError:

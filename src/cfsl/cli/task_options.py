@@ -93,14 +93,21 @@ class Setting:
         """Return the task spec that the options describe."""
         from cfsl.spec import TaskSpec
 
-        constructor = getattr(TaskSpec, lookup(_CONSTRUCTORS, _spelled(self.type), "task type"))
-        names = ("nss", "cci", "n_way", "k_shot", "k_target", "overwrite")
-        fields = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+        constructor = lookup(_CONSTRUCTORS, _spelled(self.type), "task type")
+        sizes = self._given("nss", "n_way", "k_shot", "k_target")
+        changes = self._given("cci", "overwrite")
+        if constructor == "few_shot" and "nss" in sizes:
+            changes["nss"] = sizes.pop("nss")  # it makes one support set, and takes no number
         if self.per_support_set:
-            fields["target_rule"] = "per_support_set"
-        corruption = self.corruption()
-        spec: TaskSpec = constructor(**fields | ({"corruption": corruption} if corruption else {}))
-        return spec
+            changes["target_rule"] = "per_support_set"
+
+        spec: TaskSpec = getattr(TaskSpec, constructor)(**sizes, corruption=self.corruption())
+        return spec.replace(**changes)
+
+    def _given(self, *names: str) -> dict[str, Any]:
+        """Return those of the named options that the user gave."""
+        values = {name: getattr(self, name) for name in names}
+        return {name: value for name, value in values.items() if value is not None}
 
     def corruption(self) -> Any:
         """Return the corruption that the options describe, or None."""

@@ -12,7 +12,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 from pydantic import Field
 
 from cfsl.errors import ImageError
-from cfsl.spec import FrozenSpec, Several
+from cfsl.spec import AcceptsList, FrozenSpec
 
 MOST_PIXELS = 64_000_000
 _FORMATS = ("PNG", "JPEG", "BMP", "GIF", "TIFF", "WEBP", "PPM")
@@ -29,8 +29,8 @@ class Recipe(FrozenSpec):
     resize: Literal["nearest", "antialias"] = "antialias"
     fit: Literal["stretch", "crop"] = "stretch"
     polarity: Literal["as_is", "inverted"] = "as_is"
-    mean: Annotated[tuple[float, ...], Several] = ()
-    std: Annotated[tuple[float, ...], Several] = ()
+    mean: Annotated[tuple[float, ...], AcceptsList] = ()
+    std: Annotated[tuple[float, ...], AcceptsList] = ()
 
     def decode(self, content: bytes, name: str) -> UInt8[np.ndarray, "channels height width"]:
         """Decode one image file; `name` is for the error message."""

@@ -30,7 +30,7 @@ from pydantic import Field
 from cfsl.data.recipe import Recipe
 from cfsl.data.splits import PARTS, Splits, check_splits, read_splits
 from cfsl.errors import DataError, SpecError, UnknownNameError, did_you_mean
-from cfsl.spec import FrozenSpec, Several
+from cfsl.spec import AcceptsList, FrozenSpec
 
 FORMAT = 1
 ALL = "all"
@@ -49,8 +49,8 @@ class DatasetInfo(FrozenSpec):
     licence: str
     citation: str
     recipe: Recipe
-    class_names: Annotated[tuple[str, ...], Several, Field(repr=False)]
-    class_sizes: Annotated[tuple[int, ...], Several, Field(repr=False)]
+    class_names: Annotated[tuple[str, ...], AcceptsList, Field(repr=False)]
+    class_sizes: Annotated[tuple[int, ...], AcceptsList, Field(repr=False)]
     default_splits: str
     pixels_sha256: str
 

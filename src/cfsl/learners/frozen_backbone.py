@@ -39,7 +39,7 @@ from torch.nn import functional
 from cfsl.errors import LearnerError
 from cfsl.learners.base import Meta, State, Support, TaskInfo
 from cfsl.learners.metric import Metric, closeness
-from cfsl.spec import FrozenSpec, Several
+from cfsl.spec import AcceptsList, FrozenSpec
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Image = Float32[Tensor, "n channels height width"]
@@ -58,9 +58,9 @@ class FrozenBackbone(FrozenSpec):
     """What the module takes; grey images are repeated."""
     side: Annotated[int, Field(ge=1, le=4096)] | None = None
     """Images are resized to this before they are shown; None: shown as they are."""
-    mean: Annotated[tuple[float, ...], Several] = ()
+    mean: Annotated[tuple[float, ...], AcceptsList] = ()
     """Taken off each channel; leave it empty if the data set's recipe has done so (SlimageNet64)."""
-    std: Annotated[tuple[float, ...], Several] = ()
+    std: Annotated[tuple[float, ...], AcceptsList] = ()
     """Each channel is divided by it after that."""
     metric: Metric = "cosine"
     scale: Positive = 10.0

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, Self, TypeAlias
 from pydantic import Field, model_validator
 
 from cfsl.errors import SpecError
-from cfsl.spec import FrozenSpec, Several
+from cfsl.spec import AcceptsList, FrozenSpec
 
 Method: TypeAlias = Literal["grid", "univariate", "tpe", "random"]
 METHODS: Mapping[str, str] = {
@@ -74,7 +74,7 @@ class Range(FrozenSpec):
 class Choices(FrozenSpec):
     """Some values, of any kind."""
 
-    choices: Annotated[tuple[Any, ...], Several]
+    choices: Annotated[tuple[Any, ...], AcceptsList]
 
     @model_validator(mode="after")
     def _are_choices(self) -> Self:
