@@ -12,21 +12,23 @@ from cfsl.spec import Noise, Occlusion
 
 Images = Float32[np.ndarray, "targets channels height width"]
 Covered = Float32[np.ndarray, " targets"]
-"""The fraction of an image's values (noise) or pixels (occlusion) that was truly replaced."""
+"""The fraction of an image's values (noise) or pixels (occlusion) that was replaced."""
 
 
 def corrupt(
     images: Images, corruption: Noise | Occlusion, *, stream: Stream, task: int
 ) -> tuple[Images, Covered]:
-    """Return corrupted copies of a task's targets, and how much of each was covered.
+    """Return corrupted copies of a task's targets, and the fraction of each that was replaced.
 
-    Target i of task t always gets the same noise; a larger fraction covers what a smaller one covers.
+    Target i of task t always gets the same noise; a larger fraction covers what a smaller one
+    covers.
     """
     rows = np.full(len(images), task, np.uint64)
-    lanes = np.arange(len(images), dtype=np.uint64)
+    columns = np.arange(len(images), dtype=np.uint64)
+
     if corruption.kind == "noise":
-        return _add_noise(images, corruption.fraction, stream, rows, lanes)
-    return _occlude(images, corruption, stream, rows, lanes)
+        return _add_noise(images, corruption.fraction, stream, rows, columns)
+    return _occlude(images, corruption, stream, rows, columns)
 
 
 def _add_noise(
@@ -34,18 +36,20 @@ def _add_noise(
     fraction: float,
     stream: Stream,
     rows: UInt64[np.ndarray, " targets"],
-    lanes: UInt64[np.ndarray, " targets"],
+    columns: UInt64[np.ndarray, " targets"],
 ) -> tuple[Images, Covered]:
     """Replace exactly floor(fraction x values) values of each image by U[0, 1)."""
     count = images[0].size
     replaced = _floor(fraction, count)
-    words = stream.words(rows, lanes, 2 * count).T
-    where = full_shuffle(words[:, :count])[:, :replaced]
-    values = (words[:, count : count + replaced] >> np.uint64(8)).astype(np.float32) * np.float32(
-        2.0**-24
-    )
+    words = stream.words(rows, columns, 2 * count).T
+
+    # The first half of the words chooses the places, the second half gives the values.
+    places = full_shuffle(words[:, :count])[:, :replaced]
+    upper_bits = words[:, count : count + replaced] >> np.uint64(8)
+    values = upper_bits.astype(np.float32) * np.float32(2.0**-24)
+
     noisy = images.reshape(len(images), -1).copy()
-    np.put_along_axis(noisy, where, values, axis=1)
+    np.put_along_axis(noisy, places, values, axis=1)
     return noisy.reshape(images.shape), np.full(len(images), replaced / count, np.float32)
 
 
@@ -54,30 +58,35 @@ def _occlude(
     occlusion: Occlusion,
     stream: Stream,
     rows: UInt64[np.ndarray, " targets"],
-    lanes: UInt64[np.ndarray, " targets"],
+    columns: UInt64[np.ndarray, " targets"],
 ) -> tuple[Images, Covered]:
-    """Lay a disc or square of one value on each image, in all channels."""
+    """Cover a disc or square of each image with one value, in all channels."""
     height, width = images.shape[2:]
     radius = _floor(occlusion.fraction, height)
-    uniform = stream.uniform(rows, lanes, 2)
-    down = np.arange(height) - _centres(uniform[0], radius, height)[:, None]
-    across = np.arange(width) - _centres(uniform[1], radius, width)[:, None]
+
+    centre_y, centre_x = stream.uniform(rows, columns, 2)
+    down = np.arange(height) - _centres(centre_y, radius, height)[:, None]
+    across = np.arange(width) - _centres(centre_x, radius, width)[:, None]
     hidden = _inside(occlusion.shape, down[:, :, None], across[:, None, :], radius)
+
     covered = hidden.mean(axis=(1, 2), dtype=np.float64).astype(np.float32)
     return np.where(hidden[:, None], np.float32(occlusion.value), images), covered
 
 
 def _floor(fraction: float, whole: int) -> int:
-    """Return floor(fraction x whole) for the fraction as it is written: 0.29 of 100 is 29, not 28.999..."""
+    """Return floor(fraction x whole) of the fraction as it is written.
+
+    0.29 of 100 is 29, although the binary number 0.29 is a little less.
+    """
     return int(Decimal(repr(fraction)) * whole)
 
 
 def _centres(
     uniform: Float32[np.ndarray, " targets"], radius: int, length: int
 ) -> Int64[np.ndarray, " targets"]:
-    """Place the centre uniformly from radius up to length - radius, so that the occluder lies inside the image.
+    """Place the centre uniformly from radius up to length - radius: the occluder stays inside.
 
-    When it does not fit, the two bounds change places.
+    When the occluder is larger than the image, the two bounds change places.
     """
     low, high = min(radius, length - radius), max(radius, length - radius)
     return low + (uniform * np.float32(max(1, high - low))).astype(np.int64)

@@ -1,4 +1,4 @@
-"""Sampling: spec + class sizes + seed + task number -> which images, as numbers."""
+"""Sampling: spec, class sizes, seed and task number give image numbers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from cfsl.spec import TaskSpec
 
 
 class Sampler(Protocol):
-    """What every sampler is: a pure function from class sizes, spec, seed and task numbers to image numbers."""
+    """A pure function from class sizes, spec, seed and task numbers to image numbers."""
 
     def __call__(
         self,

@@ -1,4 +1,4 @@
-"""Can this spec be drawn from classes of these sizes? If not, which spec near it can?"""
+"""Whether a spec can be drawn from classes of given sizes, and the nearest spec that can."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from jaxtyping import Bool, Integer
 from cfsl.errors import InfeasibleSpecError
 from cfsl.spec import TaskSpec
 
-_MOST_GLYPHS = (250_000, 1_000)  # classes, samples
+# The data set "glyphs" is drawn in any size up to this one, and by default like Omniglot.
+_MOST_GLYPHS_CLASSES, _MOST_GLYPHS_SAMPLES = 250_000, 1_000
+_GLYPHS_CLASSES, _GLYPHS_SAMPLES = 1623, 20
 _REDUCIBLE = ("nss", "n_way", "k_target", "k_shot")
 
 
@@ -29,19 +31,22 @@ def is_feasible(class_sizes: Integer[np.ndarray, " classes"], spec: TaskSpec) ->
 def nearest_feasible(
     class_sizes: Integer[np.ndarray, " classes"], spec: TaskSpec
 ) -> TaskSpec | None:
-    """Return the spec that can be drawn and differs least, in one field; None if there is none."""
+    """Return the feasible spec that differs least, in one field; None if there is none."""
     candidates = list(_one_field_less(class_sizes, spec))
-    return min(candidates, key=lambda pair: pair[0])[1] if candidates else None
+    if not candidates:
+        return None
+    return min(candidates, key=lambda candidate: candidate[0])[1]
 
 
 def _one_field_less(
     class_sizes: Integer[np.ndarray, " classes"], spec: TaskSpec
 ) -> Iterator[tuple[float, TaskSpec]]:
-    """Yield feasible specs that differ in one field, with the share of that field that was given up."""
+    """Yield the share of one field that is given up, and the feasible spec that this makes."""
     if spec.target_rule == "per_support_set":
         per_class = spec.replace(target_rule="per_class")
         if is_feasible(class_sizes, per_class):
             yield 0.0, per_class
+
     for field in _REDUCIBLE:
         less = most_feasible(class_sizes, spec, field)
         if less is not None:
@@ -51,19 +56,20 @@ def _one_field_less(
 def most_feasible(
     class_sizes: Integer[np.ndarray, " classes"], spec: TaskSpec, field: str
 ) -> TaskSpec | None:
-    """Return the spec with the most of one field, but less than asked for, that can be drawn; None if there is none."""
-    low, high = 0, getattr(spec, field)
+    """Return the feasible spec with the largest value of a field below the present one, or None."""
+    low, high = 0, getattr(spec, field)  # low is feasible, if it is not 0; high need not be
     while high - low > 1:
         middle = (low + high) // 2
         if is_feasible(class_sizes, _with(spec, field, middle)):
             low = middle
         else:
             high = middle
+
     return _with(spec, field, low) if low else None
 
 
 def _with(spec: TaskSpec, field: str, value: int) -> TaskSpec:
-    """Change one field, keeping CCI at NSS where it was (one group stays one group)."""
+    """Change one field; where CCI was NSS, it follows NSS, so that one group stays one group."""
     changes = {field: value}
     if field == "nss" and spec.cci >= spec.nss:
         changes["cci"] = value
@@ -73,9 +79,10 @@ def _with(spec: TaskSpec, field: str, value: int) -> TaskSpec:
 def require_feasible(
     class_sizes: Integer[np.ndarray, " classes"], spec: TaskSpec, where: str
 ) -> None:
-    """Refuse a spec that cannot be drawn, with the numbers and the nearest one that can."""
+    """Change one field; a CCI that equals NSS follows it, so that one group stays one group."""
     if is_feasible(class_sizes, spec):
         return
+
     have = len(class_sizes)
     if have < spec.classes:
         groups = f" ({spec.groups} groups of {spec.n_way})" if spec.groups > 1 else ""
@@ -83,38 +90,38 @@ def require_feasible(
     else:
         large = int(eligible(class_sizes, spec).sum())
         problem = (
-            f"{where} has {large} classes with at least {spec.images_per_class} images (its largest has "
-            f"{int(class_sizes.max())}); this task needs {spec.classes} such classes ({_image_sum(spec)})"
+    """Refuse an infeasible spec: say which numbers are too small, and name the nearest feasible."""
+            f"has {int(class_sizes.max())}); this task needs {spec.classes} such classes "
+            f"({_image_sum(spec)})"
         )
+
     raise InfeasibleSpecError(f"{problem}. {_advice(class_sizes, spec)}")
 
 
 def _image_sum(spec: TaskSpec) -> str:
-    """Say how the number of images a class comes about."""
+    """Say how the number of images per class is made up."""
     shown = f"{spec.interval} x {spec.k_shot} shown"
     if spec.target_rule == "same_images":
         return shown
-    targets = (
-        f"{spec.k_target}"
-        if spec.target_rule == "per_class"
-        else f"{spec.interval} x {spec.k_target}"
-    )
-    return f"{shown} + {targets} as targets"
+    if spec.target_rule == "per_class":
+        return f"{shown} + {spec.k_target} as targets"
+    return f"{shown} + {spec.interval} x {spec.k_target} as targets"
 
 
 def _advice(class_sizes: Integer[np.ndarray, " classes"], spec: TaskSpec) -> str:
     """Name the smallest change that makes the spec feasible."""
-    # The test split of glyphs has an eighth of its classes, and a little more.
-    classes, images = max(1623, 8 * spec.classes), max(20, spec.images_per_class)
-    ways = []
     near = nearest_feasible(class_sizes, spec)
-    if near is not None and near.target_rule != spec.target_rule:
-        ways.append(f"set target_rule='{near.target_rule}'")
-    elif near is not None:
-        field = next(name for name in _REDUCIBLE if getattr(near, name) != getattr(spec, name))
-        ways.append(f"lower {field} to {getattr(near, field)}")
+    if near is None:
+        advice = "Take the classes of all parts with split='all'"
+    elif near.target_rule != spec.target_rule:
+        advice = f"Set target_rule='{near.target_rule}'"
     else:
-        ways.append("take the classes of all parts with split='all'")
-    if classes <= _MOST_GLYPHS[0] and images <= _MOST_GLYPHS[1]:
-        ways.append(f"use data='glyphs-{classes}x{images}', which is drawn to fit")
-    return f"{ways[0][0].upper()}{', or '.join(ways)[1:]}."
+        field = next(name for name in _REDUCIBLE if getattr(near, name) != getattr(spec, name))
+        advice = f"Lower {field} to {getattr(near, field)}"
+
+    # The test split of glyphs has an eighth of its classes, and a little more.
+    classes = max(_GLYPHS_CLASSES, 8 * spec.classes)
+    samples = max(_GLYPHS_SAMPLES, spec.images_per_class)
+    if classes <= _MOST_GLYPHS_CLASSES and samples <= _MOST_GLYPHS_SAMPLES:
+        advice += f", or use data='glyphs-{classes}x{samples}', which is drawn to fit"
+    return f"{advice}."

@@ -1,4 +1,4 @@
-"""Which images a task holds, as numbers: no pixel has been read yet."""
+"""The images of a task as numbers: no pixel has been read yet."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cfsl.spec import TaskSpec
 
 @dataclass(frozen=True, eq=False)
 class TaskPlan:
-    """One task. Images are numbered class after class, over the classes that the sampler was given."""
+    """One task. Images are numbered class after class, over the classes of the sampler's input."""
 
     support_images: Int32[np.ndarray, "sets images"]
     support_labels: Int32[np.ndarray, "sets images"]
@@ -24,7 +24,7 @@ class TaskPlan:
 
 @dataclass(frozen=True, eq=False)
 class PlanBlock:
-    """Many tasks of one setting."""
+    """The plans of many tasks of one spec."""
 
     support_images: Int32[np.ndarray, "tasks sets images"]
     support_labels: Int32[np.ndarray, "tasks sets images"]
@@ -34,7 +34,7 @@ class PlanBlock:
 
     @classmethod
     def empty(cls, tasks: int, sets: int, images: int, targets: int) -> PlanBlock:
-        """Return room for so many tasks."""
+        """Return arrays for so many tasks, not filled in yet."""
         shapes = [(tasks, sets, images)] * 2 + [(tasks, targets)] * 3
         return cls(*(np.empty(shape, np.int32) for shape in shapes))
 
@@ -57,6 +57,6 @@ class PlanBlock:
 
 
 def groups_seen(spec: TaskSpec) -> Int64[np.ndarray, " sets"]:
-    """Return how many groups (instance test: support sets) have been shown after each support set."""
+    """Return the number of groups (instance test: support sets) seen after each support set."""
     sets = np.arange(spec.nss, dtype=np.int64)
     return sets + 1 if spec.kind == "instance" else sets // spec.interval + 1
