@@ -1,10 +1,10 @@
-"""The data sets by name: what they are, and how each gets here."""
+"""The data sets that cfsl knows by name, and all ways to bring in a data set."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +19,14 @@ from cfsl.data.store import Dataset, current_folder, data_root, open_dataset
 from cfsl.errors import DataError, FetchError, lookup
 
 _GLYPHS_NAME = re.compile(r"glyphs-(\d{1,9})x(\d{1,9})")
+_GLYPHS_CLASSES, _GLYPHS_SAMPLES = 1623, 20
 _GLYPHS_AT_ONCE = 64
-GLYPHS_SAMPLES = 20
-GLYPHS_RECIPE = Recipe(height=glyphs.SIZE, width=glyphs.SIZE, channels=1, resize="nearest")
+_GLYPHS_RECIPE = Recipe(height=glyphs.SIZE, width=glyphs.SIZE, channels=1, resize="nearest")
 
 
 @dataclass(frozen=True, kw_only=True)
 class AddRequest:
-    """What the user has, and how it is to be brought in."""
+    """Images that the user has, and how they are to be stored as a data set."""
 
     name: str
     source: Path
@@ -46,17 +46,18 @@ class AddRequest:
         """Return the recipe asked for (the first is the default), at the size asked for."""
         if self.channels:
             raise DataError(
-                f"--channels is for images of your own; '{self.name}' has recipes: {', '.join(recipes)}"
+                f"--channels is for images of your own; '{self.name}' has recipes: "
+                f"{', '.join(recipes)}"
             )
-        recipe = (
-            lookup(recipes, self.recipe, f"{self.name} recipe")
-            if self.recipe
-            else next(iter(recipes.values()))
-        )
+
+        if self.recipe:
+            recipe = lookup(recipes, self.recipe, f"{self.name} recipe")
+        else:
+            recipe = next(iter(recipes.values()))
         return recipe.replace(height=self.size, width=self.size) if self.size else recipe
 
     def stored_name(self, recipes: Mapping[str, Recipe]) -> str:
-        """Return the name to save under: variants of a known data set say so in their names."""
+        """Return the name to store under; the name of a variant has its recipe and size."""
         if self.save_as:
             return self.save_as
         variant = self.recipe if self.recipe and self.recipe != next(iter(recipes)) else ""
@@ -69,11 +70,12 @@ class CatalogEntry:
 
     title: str
     how: str
+    """How a user gets the data set."""
     recipes: Mapping[str, Recipe]
     add: Callable[[AddRequest], Dataset] | None = None
     urls: Callable[[str], Mapping[str, str | None]] | None = None
-    """Advice for the offline user -> addresses and checksums of the archives."""
-    terms: str = field(default="")
+    """Returns the checksums of the archives by address; takes the advice for users offline."""
+    terms: str = ""
 
 
 def _add_omniglot(request: AddRequest) -> Dataset:
@@ -104,7 +106,7 @@ CATALOG: Mapping[str, CatalogEntry] = {
     "glyphs": CatalogEntry(
         "procedural handwriting, 1,623 characters x 20; glyphs-CLASSESxSAMPLES for other sizes",
         "made on this machine in seconds, nothing to download",
-        {"as_drawn": GLYPHS_RECIPE},
+        {"as_drawn": _GLYPHS_RECIPE},
         terms="MIT",
     ),
     "omniglot": CatalogEntry(
@@ -136,15 +138,16 @@ CATALOG: Mapping[str, CatalogEntry] = {
 REFERENCE_FINGERPRINTS: Mapping[str, str] = {
     "omniglot": "bdb0ba7be33af130091caf2e49ca0f41754ec552076ebbacee3a62f42c23a75e",
 }
-"""Of the data that the published tasks were drawn from."""
+"""The fingerprints of the data sets that the published tasks were drawn from."""
 
 
 def add_dataset(request: AddRequest) -> Dataset:
-    """Bring in a data set that the user has: one of the catalogue, a folder or archive of images, or an .npz file."""
+    """Store images that the user has: a known data set, a folder, an archive, or an .npz file."""
     if not request.source.exists():
         raise DataError(
             f"{request.source} does not exist; --from takes a folder, an archive or an .npz file"
         )
+
     entry = CATALOG.get(request.name)
     if entry is not None and entry.add is not None:
         return entry.add(request)
@@ -152,6 +155,7 @@ def add_dataset(request: AddRequest) -> Dataset:
         raise DataError(
             f"'{request.name}' is made by cfsl itself; choose another name for your images"
         )
+
     if request.source.suffix == ".npz":
         return _add_arrays(request)
     folders = ClassFolders(request.source, _own_recipe(request, 64, 3))
@@ -165,25 +169,27 @@ def _add_arrays(request: AddRequest) -> Dataset:
     recipe = _own_recipe(request, height, channels)
     if request.size is None:
         recipe = recipe.replace(width=width)
-    return _build(
-        request, _own_description(request, recipe, arrays.splits), arrays.labelled(recipe)
-    )
+
+    description = _own_description(request, recipe, arrays.splits)
+    return _build(request, description, arrays.labelled(recipe))
 
 
 def _own_recipe(request: AddRequest, size: int, channels: int) -> Recipe:
     """Return the recipe of a user's own images: antialiased, at the size asked for."""
     if request.recipe:
         raise DataError(
-            f"'{request.recipe}' is no recipe of '{request.name}'; give --size, --channels and --fit instead"
+            f"'{request.recipe}' is no recipe of '{request.name}'; give --size, --channels and "
+            f"--fit instead"
         )
-    side = request.size or size
-    own: dict[str, Any] = {
-        "height": side,
-        "width": side,
+
+    # The recipe checks these values, which may be any that the user wrote.
+    fields: dict[str, Any] = {
+        "height": request.size or size,
+        "width": request.size or size,
         "channels": request.channels or channels,
         "fit": request.fit,
     }
-    return Recipe(**own)
+    return Recipe(**fields)
 
 
 def _own_description(
@@ -205,27 +211,28 @@ def _own_description(
 def _build(
     request: AddRequest, description: Description, images: Iterator[LabelledImage]
 ) -> Dataset:
-    """Build with the user's own split file in front, if there is one."""
+    """Build a data set, with the user's own split as the default if there is one."""
     if (path := request.splits) is not None:
-        own, make = read_splits(path), description.make_splits
-        description = Description(
-            **{
-                **vars(description),
-                "make_splits": lambda names: _own_split_first(path, own, make(names)),
-            },
+        own, make_others = read_splits(path), description.make_splits
+        description = replace(
+            description,
+            make_splits=lambda names: _own_split_first(path, own, make_others(names)),
         )
     return build_dataset(
         description, images, root=request.root, replace=request.replace, progress=request.progress
     )
 
 
-def _own_split_first(path: Path, own: Splits, made: Mapping[str, Splits]) -> dict[str, Splits]:
-    """Refuse a user's split that has the name of another: 'reference' is to be the same for everybody."""
-    if path.stem in made:
+def _own_split_first(path: Path, own: Splits, others: Mapping[str, Splits]) -> dict[str, Splits]:
+    """Put the user's split before the others; refuse one that has the name of another.
+
+    The split 'reference', for instance, has to be the same for everybody.
+    """
+    if path.stem in others:
         raise DataError(
             f"{path}: the data set has a split '{path.stem}' of its own; rename your file"
         )
-    return {path.stem: own, **made}
+    return {path.stem: own, **others}
 
 
 def fetch_dataset(
@@ -236,29 +243,32 @@ def fetch_dataset(
     download_progress: BytesProgress | None = None,
     progress: Progress | None = None,
 ) -> Dataset:
-    """Download (or make) a data set of the catalogue."""
+    """Download a data set of the catalogue, or draw glyphs."""
     if is_glyphs(name):
         if recipe is not None:
             raise FetchError(f"{name} is drawn, and has no recipe '{recipe}'; leave --recipe out")
-        return make_glyphs(name, root=root, progress=progress)
+        return _make_glyphs(name, root=root, progress=progress)
+
     entry = lookup(CATALOG, name, "data set to fetch")
     if entry.urls is None or entry.add is None:
         raise FetchError(f"'{name}' has no public address; if you have it: {entry.how}")
-    add = f"cfsl data add {name} --from FOLDER"
-    by_hand = f"Without a network: bring the file(s) to this machine by other means and run '{add}'"
+
+    by_hand = (
+        f"Without a network: bring the file(s) to this machine by other means and run "
+        f"'cfsl data add {name} --from FOLDER'"
+    )
     urls = entry.urls(f"{by_hand}.")
+    by_hand += f". Needed: {' and '.join(urls)}"
     folder = (root or data_root()) / "downloads" / name
-    paths = download(
-        urls, folder, by_hand=f"{by_hand}. Needed: {' and '.join(urls)}", progress=download_progress
-    )
+    paths = download(urls, folder, by_hand=by_hand, progress=download_progress)
+
     source = folder if len(paths) > 1 else paths[0]
-    return entry.add(
-        AddRequest(name=name, source=source, recipe=recipe, root=root, progress=progress)
-    )
+    request = AddRequest(name=name, source=source, recipe=recipe, root=root, progress=progress)
+    return entry.add(request)
 
 
 def is_glyphs(name: str) -> bool:
-    """Tell whether a name stands for the embedded data set, which can be drawn at any time."""
+    """Tell whether a name stands for glyphs, which can be drawn at any time."""
     return name == "glyphs" or _GLYPHS_NAME.fullmatch(name) is not None
 
 
@@ -266,42 +276,46 @@ def glyphs_counts(name: str) -> tuple[int, int]:
     """Return classes and samples of 'glyphs' or 'glyphs-CLASSESxSAMPLES'."""
     match = _GLYPHS_NAME.fullmatch(name)
     if match is None:
-        return 1623, GLYPHS_SAMPLES
+        return _GLYPHS_CLASSES, _GLYPHS_SAMPLES
+
     classes, samples = int(match[1]), int(match[2])
     if not (1 <= classes <= 250_000 and 1 <= samples <= 1_000):
         raise DataError(
-            f"{name}: glyphs has from 1 to 250,000 classes of 1 to 1,000 samples, not {classes:,} of {samples:,}"
+            f"{name}: glyphs has from 1 to 250,000 classes of 1 to 1,000 samples, not "
+            f"{classes:,} of {samples:,}"
         )
     return classes, samples
 
 
-def make_glyphs(
+def _make_glyphs(
     name: str, *, root: Path | None = None, progress: Progress | None = None
 ) -> Dataset:
-    """Draw the embedded data set and keep it."""
+    """Open a data set of glyphs, drawing it first if it is not stored yet."""
     if current_folder(name, root) is not None:
         return open_dataset(name, root=root)
+
     classes, samples = glyphs_counts(name)
     description = Description(
         name=name,
         title="glyphs",
         source=f"drawn by cfsl, glyphs version {glyphs.VERSION}",
         licence="MIT",
-        recipe=GLYPHS_RECIPE,
+        recipe=_GLYPHS_RECIPE,
         make_splits=lambda names: {"like_omniglot": cut_like_omniglot(names)},
     )
-    return build_dataset(description, _drawn(classes, samples), root=root, progress=progress)
+    images = _draw_in_parts(classes, samples)
+    return build_dataset(description, images, root=root, progress=progress)
 
 
-def _drawn(classes: int, samples: int) -> Iterator[LabelledImage]:
+def _draw_in_parts(classes: int, samples: int) -> Iterator[LabelledImage]:
+    """Yield all glyphs, some classes at a time, so that they need not be in memory together."""
     for first in range(0, classes, _GLYPHS_AT_ONCE):
         numbers = range(first, min(first + _GLYPHS_AT_ONCE, classes))
         images = glyphs.draw_glyphs(numbers, samples)
+
         for position, pixels in enumerate(images):
-            number = numbers[position // samples]
-            yield LabelledImage(
-                glyphs.class_name(number), f"{position % samples:03d}", pixels[None]
-            )
+            class_name = glyphs.class_name(numbers[position // samples])
+            yield LabelledImage(class_name, f"{position % samples:03d}", pixels[None])
 
 
 def load(
@@ -313,8 +327,9 @@ def load(
 ) -> Dataset:
     """Open a data set by name; `glyphs` is drawn on first use.
 
-    `splits` chooses one of its split files ('reference', 'sorted' or 'official' for Omniglot), or is a path.
+    `splits` chooses one of its split files ('reference', 'sorted' or 'official' for Omniglot), or
+    is the path of a split file.
     """
     if is_glyphs(name):
-        make_glyphs(name, root=root, progress=progress)
+        _make_glyphs(name, root=root, progress=progress)
     return open_dataset(name, splits, root)

@@ -1,4 +1,4 @@
-"""Any folder (or archive) of images as a data set: class/*.png, or {train,val,test}/class/*.jpg."""
+"""A folder or archive of images as a data set: class/*.png, or {train,val,test}/class/*.jpg."""
 
 from __future__ import annotations
 
@@ -12,77 +12,80 @@ from cfsl.data.splits import PARTS, Splits, shuffled_split
 from cfsl.errors import DataError
 
 FOLDERS = "folders"
-"""The name of the split that split folders make."""
+"""The name of the split that train, val and test folders make."""
 
 
 class ClassFolders:
-    """Reads images that lie in one folder a class, and remembers which part of the split each class came from."""
+    """Reads images from one folder per class, and notes which part of the split each came from."""
 
     def __init__(self, source: Path, recipe: Recipe) -> None:
-        """Read `source` by `recipe`; nothing happens until images are asked for."""
+        """Take a source and the recipe for its pixels; images are read when they are asked for."""
         self.source = source
         self.recipe = recipe
         self.part_of_class: dict[str, str | None] = {}
 
     def images(self) -> Iterator[LabelledImage]:
-        """Yield every image under its class, and refuse classes without images."""
+        """Yield every image under its class; refuse folders without images."""
         empty: set[PurePosixPath] = set()
         for file in files_of(self.source):
             if file.content is None:
                 empty.add(file.path)
                 continue
+
             empty.difference_update(file.path.parents)
             yield self._labelled(file, file.content)
+
         if empty:
             raise DataError(
-                f"{self.source} has {len(empty)} folder(s) without images: {_some(empty)}. Remove them, or add images."
+                f"{self.source} has {len(empty)} folder(s) without images: {_some(empty)}. Remove "
+                f"them, or add images."
             )
 
     def _labelled(self, file: File, content: bytes) -> LabelledImage:
-        """Tell part, class and name from the path of an image."""
-        part, class_parts = _split_path(file.path)
-        if not class_parts:
+        """Take part, class and name of an image from its path."""
+        part, class_folders = _split_path(file.path)
+        if not class_folders:
+            hint = f" (a folder named '{part}' is a part of the split: rename it if it is a class)"
             raise DataError(
-                f"{file.path} in {self.source} lies in no class folder; sort images into folders, one a class"
-                + (
-                    f" (a folder named '{part}' is a part of the split: rename it if it is a class)"
-                    if part
-                    else ""
-                )
+                f"{file.path} in {self.source} lies in no class folder; sort images into folders, "
+                f"one a class{hint if part else ''}"
             )
-        class_name = "/".join(class_parts)
-        before = self.part_of_class.setdefault(class_name, part)
-        if before != part:
+
+        class_name = "/".join(class_folders)
+        earlier = self.part_of_class.setdefault(class_name, part)
+        if earlier != part:
             raise DataError(
-                f"{self.source}: class '{class_name}' is in {before or 'no split folder'} and in "
-                f"{part or 'no split folder'}; a class belongs to one part of the split. Rename or move one folder."
+                f"{self.source}: class '{class_name}' is in {earlier or 'no split folder'} and in "
+                f"{part or 'no split folder'}; a class belongs to one part of the split. Rename or "
+                f"move one folder."
             )
+
         pixels = self.recipe.decode(content, f"{self.source}: {file.path}")
         return LabelledImage(class_name, file.path.name, pixels)
 
     def splits(self, class_names: Sequence[str]) -> Mapping[str, Splits]:
-        """Return the split of the folders, or a shuffled one if they have none."""
+        """Return the split of the folders, or a shuffled split if they make none."""
         parts = set(self.part_of_class.values())
         if parts == {None}:
             return {"shuffled": shuffled_split(class_names)}
+
         if None in parts:
             outside = [name for name, part in self.part_of_class.items() if part is None]
             raise DataError(
-                f"{self.source} has train, val or test folders, and {len(outside)} classes beside them: "
-                f"{_some(outside)}. Move them into a split folder."
+                f"{self.source} has train, val or test folders, and {len(outside)} classes beside "
+                f"them: {_some(outside)}. Move them into a split folder."
             )
-        return {
-            FOLDERS: {
-                wanted: [name for name in class_names if self.part_of_class[name] == wanted]
-                for wanted in PARTS
-            }
-        }
+
+        def classes_of(part: str) -> list[str]:
+            return [name for name in class_names if self.part_of_class[name] == part]
+
+        return {FOLDERS: {part: classes_of(part) for part in PARTS}}
 
 
 def _split_path(path: PurePosixPath) -> tuple[str | None, tuple[str, ...]]:
-    """Cut a path into the part of the split, if there is one, and the folders that name the class.
+    """Return the part of the split, if the path has one, and the folders that name the class.
 
-    What stands before the part's folder is the archive's own top folder.
+    A folder before that of the part is the top folder of the archive.
     """
     folders = path.parts[:-1]
     for depth, folder in enumerate(folders):

@@ -1,6 +1,6 @@
-"""The published test tasks, by fingerprint: who draws the same fingerprint has the same tasks.
+"""The fingerprints of the published test tasks: equal fingerprints mean the same tasks.
 
-The table in published_tasks.json is written by `python -m cfsl.data.published omniglot > published_tasks.json`.
+`python -m cfsl.data.published omniglot > published_tasks.json` writes the table that is read here.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from cfsl.data.tasks import Tasks
 from cfsl.errors import lookup
 from cfsl.spec import FrozenSpec, TaskSpec
 
-TASKS = 600
+_TASKS = 600
 TABLE_1: Mapping[str, TaskSpec] = {
     "B3": TaskSpec.type_b(nss=3),
     "C3": TaskSpec.type_c(nss=3),
@@ -35,12 +35,12 @@ TABLE_1: Mapping[str, TaskSpec] = {
 
 
 class PublishedTasks(FrozenSpec):
-    """600 test tasks of one column."""
+    """The test tasks of one column of Table 1."""
 
     spec: TaskSpec
     split: str = "test"
     seed: int = 0
-    tasks: int = TASKS
+    tasks: int = _TASKS
     fingerprint: str
 
 
@@ -57,20 +57,18 @@ def drawn_fingerprint(data: Dataset, entry: PublishedTasks) -> str:
     return Manifest.of(tasks).fingerprint
 
 
-def publish(data: Dataset) -> dict[str, PublishedTasks]:
-    """Compute the table for a data set."""
+def _publish(data: Dataset) -> dict[str, PublishedTasks]:
+    """Draw the tasks of all columns, and return them with their fingerprints."""
+    asked = {column: PublishedTasks(spec=s, fingerprint="") for column, s in TABLE_1.items()}
     return {
-        column: PublishedTasks(
-            spec=spec,
-            fingerprint=drawn_fingerprint(data, PublishedTasks(spec=spec, fingerprint="")),
-        )
-        for column, spec in TABLE_1.items()
+        column: entry.replace(fingerprint=drawn_fingerprint(data, entry))
+        for column, entry in asked.items()
     }
 
 
 if __name__ == "__main__":
     table = {
-        name: {c: entry.model_dump(mode="json") for c, entry in publish(load(name)).items()}
+        name: {c: entry.model_dump(mode="json") for c, entry in _publish(load(name)).items()}
         for name in sys.argv[1:]
     }
     sys.stdout.write(json.dumps(table, indent=1) + "\n")

@@ -1,4 +1,4 @@
-"""From the bytes of an image file to pixels: size, mode, resize rule, polarity and normalisation."""
+"""How image files become pixels: size, mode, resize rule, polarity and normalisation."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from pydantic import Field
 from cfsl.errors import ImageError
 from cfsl.spec import AcceptsList, FrozenSpec
 
-MOST_PIXELS = 64_000_000
+_MOST_PIXELS = 64_000_000
 _FORMATS = ("PNG", "JPEG", "BMP", "GIF", "TIFF", "WEBP", "PPM")
-"""Others are not asked: Pillow would run another program for some."""
-Side = Annotated[int, Field(ge=1, le=4096)]
+"""Other formats are refused: for some of them Pillow would run another program."""
+_Side = Annotated[int, Field(ge=1, le=4096)]
 
 
 class Recipe(FrozenSpec):
-    """How pixels are made from image files. Part of a data set's fingerprint."""
+    """How pixels are made from image files; a part of the data set's fingerprint."""
 
-    height: Side
-    width: Side
+    height: _Side
+    width: _Side
     channels: Literal[1, 3]
     resize: Literal["nearest", "antialias"] = "antialias"
     fit: Literal["stretch", "crop"] = "stretch"
@@ -36,45 +36,61 @@ class Recipe(FrozenSpec):
         """Decode one image file; `name` is for the error message."""
         try:
             with warnings.catch_warnings():
-                # What Pillow only warns of (odd metadata, a large image) is either harmless or checked below.
+                # Pillow warns of odd metadata, which is harmless, and of large images, which
+                # `_open_and_convert` refuses.
                 warnings.simplefilter("ignore")
-                with Image.open(io.BytesIO(content), formats=_FORMATS) as image:
-                    if image.width * image.height > MOST_PIXELS:
-                        raise ImageError(
-                            f"{name} is {image.width} x {image.height} pixels; more than {MOST_PIXELS:,} are refused "
-                            f"as a decompression bomb. Shrink or remove it."
-                        )
-                    return self.pixels(image)
+                return self._open_and_convert(content, name)
         except ImageError:
             raise
-        except UnidentifiedImageError as error:  # its own text holds nothing but a memory address
+        # The text of this error holds nothing but a memory address.
+        except UnidentifiedImageError as error:
             raise ImageError(
-                f"{name} ({len(content):,} bytes) is none of {', '.join(_FORMATS)}. Mend or remove it."
+                f"{name} ({len(content):,} bytes) is none of {', '.join(_FORMATS)}. Mend or remove "
+                f"it."
             ) from error
-        except Exception as error:  # Pillow's decoders raise a dozen kinds for damaged files
+        # Pillow's decoders raise a dozen kinds of errors for damaged files.
+        except Exception as error:
             raise ImageError(
-                f"{name} ({len(content):,} bytes) cannot be decoded as an image: {error}. Mend or remove it."
+                f"{name} ({len(content):,} bytes) cannot be decoded as an image: {error}. Mend or "
+                f"remove it."
             ) from error
+
+    def _open_and_convert(
+        self, content: bytes, name: str
+    ) -> UInt8[np.ndarray, "channels height width"]:
+        with Image.open(io.BytesIO(content), formats=_FORMATS) as image:
+            if image.width * image.height > _MOST_PIXELS:
+                raise ImageError(
+                    f"{name} is {image.width} x {image.height} pixels; more than {_MOST_PIXELS:,} "
+                    f"are refused as a decompression bomb. Shrink or remove it."
+                )
+            return self.pixels(image)
 
     def pixels(self, image: Image.Image) -> UInt8[np.ndarray, "channels height width"]:
         """Bring an image to this recipe's mode and size."""
         image = ImageOps.exif_transpose(image)
         mode = "L" if self.channels == 1 else "RGB"
+
+        # The published code resizes one-bit images before it converts them.
         if self.resize == "nearest" and image.mode == "1":
             resized = self._resized(image).convert(mode)
         else:
             resized = self._resized(_eight_bit(image, mode))
+
         array = np.asarray(resized, np.uint8).reshape(self.height, self.width, self.channels)
         array = 255 - array if self.polarity == "inverted" else array
         return np.ascontiguousarray(array.transpose(2, 0, 1))
 
     def _resized(self, image: Image.Image) -> Image.Image:
-        """Stretch to the wanted size, or cut out the middle of the wanted shape first."""
+        """Bring an image to the size of this recipe, by stretching or by cutting out its middle."""
         size = (self.width, self.height)
         if image.size == size:
             return image
-        how = Image.Resampling.NEAREST if self.resize == "nearest" else Image.Resampling.LANCZOS
-        return ImageOps.fit(image, size, how) if self.fit == "crop" else image.resize(size, how)
+
+        method = Image.Resampling.NEAREST if self.resize == "nearest" else Image.Resampling.LANCZOS
+        if self.fit == "crop":
+            return ImageOps.fit(image, size, method)
+        return image.resize(size, method)
 
 
 def _eight_bit(image: Image.Image, mode: str) -> Image.Image:
@@ -82,6 +98,7 @@ def _eight_bit(image: Image.Image, mode: str) -> Image.Image:
     if image.mode.startswith("I"):
         deep = np.asarray(image).astype(np.int64)
         image = Image.fromarray(np.clip(deep >> 8, 0, 255).astype(np.uint8))
+
     if image.mode in ("RGBA", "LA", "PA") or "transparency" in image.info:
         image = image.convert("RGBA")
         white = Image.new("RGBA", image.size, "white")

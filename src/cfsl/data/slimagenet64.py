@@ -1,8 +1,8 @@
 """SlimageNet64: 200 images of each of the 1,000 classes of ILSVRC-2012, at 64 x 64.
 
-Antoniou, Patacchiola, Ochal and Storkey, "Defining Benchmarks for Continual Few-Shot Learning", 2020. Splits are
-exactly those of the folders in the archive (rule 4 of the specification). Pixels are kept as published; the ImageNet
-mean and deviation are taken off when tasks are made.
+Antoniou, Patacchiola, Ochal and Storkey, "Defining Benchmarks for Continual Few-Shot Learning",
+2020. Splits are exactly those of the folders in the archive (rule 4 of the specification). Pixels
+are stored as published, and normalised by the mean and deviation of ImageNet when tasks are made.
 
 slim-tiny has the same layout with fewer classes, and stands in where the archive cannot be had.
 """
@@ -23,7 +23,7 @@ ZENODO_DOI = "10.5281/zenodo.3672132"
 RECIPE = Recipe(
     height=64, width=64, channels=3, mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225)
 )
-CITATION = """@article{antoniou2020defining,
+_CITATION = """@article{antoniou2020defining,
   title = {Defining Benchmarks for Continual Few-Shot Learning},
   author = {Antoniou, Antreas and Patacchiola, Massimiliano and Ochal, Mateusz and Storkey, Amos},
   journal = {arXiv preprint arXiv:2004.11967}, year = {2020}
@@ -32,7 +32,7 @@ LICENCE = "ImageNet terms of access: non-commercial research"
 
 
 class Counts(NamedTuple):
-    """How many classes each part has, and how many images each class."""
+    """The number of classes of each part, and of images of each class."""
 
     train: int
     val: int
@@ -47,7 +47,7 @@ SLIM_TINY = Counts(train=140, val=20, test=40, images=200)
 def describe(
     name: str, title: str, recipe: Recipe, folders: ClassFolders, counts: Counts
 ) -> Description:
-    """Say what is written down about a data set of this layout."""
+    """Describe a data set of this layout, as far as it is not in the images."""
 
     def require_counts(sizes: Mapping[str, int], splits: Mapping[str, Splits]) -> None:
         _require_counts(f"{folders.source} is not {title}", sizes, splits.get(FOLDERS, {}), counts)
@@ -57,7 +57,7 @@ def describe(
         title=title,
         source=f"from {folders.source.name}",
         licence=LICENCE,
-        citation=CITATION,
+        citation=_CITATION,
         recipe=recipe,
         make_splits=folders.splits,
         check=require_counts,
@@ -71,23 +71,27 @@ def _require_counts(what: str, sizes: Mapping[str, int], splits: Splits, counts:
         for part in PARTS
         if len(splits.get(part, ())) != getattr(counts, part)
     ]
+
     odd = [name for name, size in sizes.items() if size != counts.images]
     if odd:
         problems.append(
-            f"{len(odd)} classes have other than {counts.images} images (first: {odd[0]}, {sizes[odd[0]]})"
+            f"{len(odd)} classes have other than {counts.images} images (first: {odd[0]}, "
+            f"{sizes[odd[0]]})"
         )
+
     if problems:
         raise DataError(
-            f"{what}: {'; '.join(problems)}. Nothing was changed; check that it is the right archive."
+            f"{what}: {'; '.join(problems)}. Nothing was changed; check that it is the right "
+            f"archive."
         )
 
 
 def find_archive(source: Path) -> Path:
-    """Accept the archive, its unpacked folder, or a folder that holds the archive."""
-    if source.is_dir() and not any((source / part).is_dir() for part in PARTS):
-        archives = sorted(
-            p for p in source.iterdir() if ".tar" in p.suffixes and "slim" in p.name.lower()
-        )
-        if len(archives) == 1:
-            return archives[0]
-    return source
+    """Return the archive in a folder that holds one, or else the source itself."""
+    if not source.is_dir() or any((source / part).is_dir() for part in PARTS):
+        return source
+
+    archives = [
+        path for path in source.iterdir() if ".tar" in path.suffixes and "slim" in path.name.lower()
+    ]
+    return archives[0] if len(archives) == 1 else source

@@ -1,13 +1,13 @@
-"""Data sets on disk: one memory-mapped array of pixels and what is known about it.
+"""Data sets on disk: a memory-mapped array of pixels, and files that describe it.
 
-    <root>/<name>/current                      the name of the folder in force; written last, in one piece
-    <root>/<name>/<folder>/dataset.json        who, what, from where, under which licence, fingerprints
-    <root>/<name>/<folder>/pixels.npy          uint8, images x channels x height x width, class after class
-    <root>/<name>/<folder>/images.txt          one name a line
-    <root>/<name>/<folder>/splits/*.json       which classes are train, val, test
+    <root>/<name>/current                  the name of the current folder; written last
+    <root>/<name>/<folder>/dataset.json    name, source, licence, classes, recipe, fingerprints
+    <root>/<name>/<folder>/pixels.npy      uint8, images x channels x height x width, by classes
+    <root>/<name>/<folder>/images.txt      the name of each image, one a line
+    <root>/<name>/<folder>/splits/*.json   the classes of train, val and test
 
-<root> is $CFSL_DATA, or the user's cache folder. A data set is there whole or not at all: it is built in a folder of
-its own and `current` is switched to it when all of it is on the disk.
+<root> is $CFSL_DATA, or the user's cache folder. A data set is stored whole or not at all: it is
+built in a folder of its own, and `current` is switched to it when all of it is on the disk.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from cfsl.spec import AcceptsList, FrozenSpec
 
 FORMAT = 1
 ALL = "all"
-T = TypeVar("T")
+_T = TypeVar("_T")
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
-_HASH_PIECE = 2**24
+_BYTES_AT_ONCE = 2**24
 
 
 class DatasetInfo(FrozenSpec):
-    """What is written down about a data set."""
+    """The content of dataset.json."""
 
     format: int
     name: str
@@ -56,7 +56,7 @@ class DatasetInfo(FrozenSpec):
 
     @property
     def fingerprint(self) -> str:
-        """The identity of the data: pixels, the recipe they were made by, class names and sizes."""
+        """The sha256 of all that defines the data: pixels, recipe, class names and class sizes."""
         parts = [
             self.pixels_sha256,
             self.recipe.canonical_json(),
@@ -68,7 +68,7 @@ class DatasetInfo(FrozenSpec):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Dataset:
-    """An open data set: pixels stay on the disk until they are asked for."""
+    """An open data set; pixels stay on the disk until they are used."""
 
     info: DatasetInfo
     pixels: UInt8[np.ndarray, "images channels height width"]
@@ -82,28 +82,28 @@ class Dataset:
         return f"Dataset({self.name!r}, {counts}, splits={self.splits_name!r})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Travel to another process as a folder name; pixels are mapped again there."""
+        """Pickle the name of the folder: another process maps the pixels again."""
         return _reopened, (self.folder, self.splits, self.splits_name)
 
-    def shared(self, key: Hashable, make: Callable[[], T]) -> T:
-        """Return what was made under this key before, or make it: tables that many tasks look into."""
+    def shared(self, key: Hashable, make: Callable[[], _T]) -> _T:
+        """Return the value of a key, which is made once and shared by all tasks of the data set."""
         if key not in self._shared:
             self._shared[key] = make()
-        return cast(T, self._shared[key])
+        return cast(_T, self._shared[key])
 
     @property
     def name(self) -> str:
-        """The name it is stored under."""
+        """The name of the data set."""
         return self.info.name
 
     @property
     def fingerprint(self) -> str:
-        """The identity of the data."""
+        """The sha256 of all that defines the data: pixels, recipe, class names and class sizes."""
         return self.info.fingerprint
 
     @functools.cached_property
     def class_sizes(self) -> Int64[np.ndarray, " classes"]:
-        """How many images each class has."""
+        """The number of images of each class."""
         return np.array(self.info.class_sizes, np.int64)
 
     @functools.cached_property
@@ -120,13 +120,14 @@ class Dataset:
         """Return the numbers of the classes of one part of the split, or of 'all'."""
         if split == ALL:
             return np.arange(len(self.info.class_names))
+
         if not isinstance(split, str) or split not in PARTS:
             raise UnknownNameError(
-                f"there is no split '{split}'{did_you_mean(str(split), PARTS)} Known: {', '.join((*PARTS, ALL))}."
+                f"there is no split '{split}'{did_you_mean(str(split), PARTS)} Known: "
+                f"{', '.join((*PARTS, ALL))}."
             )
-        return np.array(
-            [self._class_numbers[name] for name in self.splits.get(split, ())], np.int64
-        )
+        names = self.splits.get(split, ())
+        return np.array([self._class_numbers[name] for name in names], np.int64)
 
     @functools.cached_property
     def _class_numbers(self) -> dict[str, int]:
@@ -134,10 +135,11 @@ class Dataset:
 
 
 def data_root() -> Path:
-    """Return the folder that data sets live under."""
+    """Return the folder that holds all data sets."""
     chosen = os.environ.get("CFSL_DATA")
     if not chosen:
         return Path(platformdirs.user_cache_dir("cfsl")) / "data"
+
     try:
         return Path(chosen).expanduser().absolute()
     except RuntimeError as error:
@@ -147,23 +149,25 @@ def data_root() -> Path:
 
 
 def require_name(name: str) -> None:
-    """Refuse what cannot be the name of a data set, among it every path."""
+    """Refuse a text that cannot be the name of a data set, such as a path."""
     if not _NAME.fullmatch(name):
         raise DataError(
-            f"'{name}' cannot be the name of a data set: use up to 64 small letters, digits, '.', '_' and '-'"
+            f"'{name}' cannot be the name of a data set: use up to 64 small letters, digits, '.', "
+            f"'_' and '-'"
         )
 
 
 def installed(root: Path | None = None) -> list[str]:
-    """Return the names of the data sets that are there."""
+    """Return the names of all data sets on the disk."""
     root = root or data_root()
     return sorted(path.parent.name for path in root.glob("*/current"))
 
 
 def current_folder(name: str, root: Path | None = None) -> Path | None:
-    """Return the folder that holds data set `name` now, or None; a path is never a name."""
+    """Return the current folder of a data set; None if it is not on the disk."""
     if not _NAME.fullmatch(name):
         return None
+
     home = (root or data_root()) / name
     try:
         return home / (home / "current").read_text(encoding="utf-8", errors="replace").strip()
@@ -176,14 +180,16 @@ def current_folder(name: str, root: Path | None = None) -> Path | None:
 
 
 def open_dataset(name: str, splits: str | Path | None = None, root: Path | None = None) -> Dataset:
-    """Open a data set that is there; `splits` names one of its split files, or is a path to one."""
+    """Open a data set on the disk; `splits` is the name or the path of a split file."""
     folder = current_folder(name, root)
     if folder is None:
         there = installed(root)
         raise DataError(
-            f"data set '{name}' is not here{did_you_mean(name, there)} Here: {', '.join(there) or 'none'} "
-            f"(in {root or data_root()}). 'cfsl data list' shows what can be fetched or added."
+            f"data set '{name}' is not here{did_you_mean(name, there)} Here: "
+            f"{', '.join(there) or 'none'} (in {root or data_root()}). 'cfsl data list' shows what "
+            f"can be fetched or added."
         )
+
     info = read_info(folder)
     pixels = _map_pixels(folder, info)
     chosen, chosen_name = _read_chosen_splits(folder, info, splits)
@@ -198,8 +204,9 @@ def _reopened(folder: Path, splits: Splits, splits_name: str) -> Dataset:
 
 
 def read_info(folder: Path) -> DatasetInfo:
-    """Read dataset.json, and say what to do when it cannot be read."""
+    """Read and check dataset.json."""
     path = folder / "dataset.json"
+
     try:
         text = path.read_text(encoding="utf-8")
         version = json.loads(text).get("format")
@@ -207,18 +214,23 @@ def read_info(folder: Path) -> DatasetInfo:
         raise DataError(
             f"{path} is missing or damaged ({error}); add the data set again"
         ) from error
+
     if version != FORMAT:
         raise DataError(
-            f"{path} has format {version}, this version of cfsl reads {FORMAT}; add the data set again"
+            f"{path} has format {version}, this version of cfsl reads {FORMAT}; add the data set "
+            f"again"
         )
+
     try:
         info = DatasetInfo.from_json(text)
     except SpecError as error:
         raise DataError(f"{path} is damaged ({error}); add the data set again") from error
+
     if len(info.class_names) != len(info.class_sizes) or min(info.class_sizes, default=0) < 1:
         names, sizes = len(info.class_names), len(info.class_sizes)
         raise DataError(
-            f"{path} is damaged ({names} class names, {sizes} sizes, all to be 1 or more); add the data set again"
+            f"{path} is damaged ({names} class names, {sizes} sizes, all to be 1 or more); add the "
+            f"data set again"
         )
     return info
 
@@ -237,46 +249,51 @@ def read_image_names(folder: Path) -> tuple[str, ...]:
 def _map_pixels(
     folder: Path, info: DatasetInfo
 ) -> UInt8[np.ndarray, "images channels height width"]:
-    """Map the pixels into memory. Copy-on-write, because torch wants arrays it could write to."""
+    """Map the pixels into memory; copy-on-write, since torch expects arrays that can be written."""
     path = folder / "pixels.npy"
+
     try:
         pixels = np.lib.format.open_memmap(path, mode="c")
     except (OSError, ValueError, EOFError, OverflowError) as error:
         raise DataError(
             f"{path} is missing or damaged ({error}); add the data set again"
         ) from error
+
     recipe = info.recipe
     shape = (sum(info.class_sizes), recipe.channels, recipe.height, recipe.width)
     if pixels.shape != shape or pixels.dtype != np.uint8:
         raise DataError(
-            f"{path} holds {pixels.dtype} {pixels.shape}, dataset.json says uint8 {shape}; add the data set again"
+            f"{path} holds {pixels.dtype} {pixels.shape}, dataset.json says uint8 {shape}; add the "
+            f"data set again"
         )
     return np.asarray(pixels)
 
 
 def hash_pixels(folder: Path, progress: Callable[[int], None] = lambda finished: None) -> str:
-    """Return the sha256 of the pixels as they are on the disk now; `progress` is told of bytes."""
-    info, digest = read_info(folder), hashlib.sha256()
-    flat = _map_pixels(folder, info).reshape(-1)
-    for start in range(0, len(flat), _HASH_PIECE):
-        piece = flat[start : start + _HASH_PIECE]
-        digest.update(piece.data)
-        progress(len(piece))
+    """Return the sha256 of the pixels on the disk; `progress` is called with numbers of bytes."""
+    pixels = _map_pixels(folder, read_info(folder)).reshape(-1)
+
+    digest = hashlib.sha256()
+    for start in range(0, len(pixels), _BYTES_AT_ONCE):
+        part = pixels[start : start + _BYTES_AT_ONCE]
+        digest.update(part.data)
+        progress(len(part))
     return digest.hexdigest()
 
 
 def _read_chosen_splits(
     folder: Path, info: DatasetInfo, splits: str | Path | None
 ) -> tuple[dict[str, list[str]], str]:
-    """Read a split by name, or from the user's own file."""
+    """Return a split, and its name: one of the data set, or one from the user's own file."""
     name = info.default_splits if splits is None else str(splits)
     if name.lower().endswith(".json"):
         return read_splits(Path(name)), Path(name).stem
+
     path = folder / "splits" / f"{name}.json"
     known = sorted(found.stem for found in path.parent.glob("*.json"))
     if name not in known:
         raise UnknownNameError(
-            f"{info.name} has no split file '{name}'{did_you_mean(name, known)} It has {', '.join(known)}; "
-            f"or give the path of a .json file of your own."
+            f"{info.name} has no split file '{name}'{did_you_mean(name, known)} It has "
+            f"{', '.join(known)}; or give the path of a .json file of your own."
         )
     return read_splits(path), name

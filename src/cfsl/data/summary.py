@@ -1,8 +1,7 @@
-"""What a data set holds, in figures: Table 2 of paper 1, and the longest tasks that it can give."""
+"""A data set in figures: Table 2 of paper 1, and the longest tasks that can be drawn from it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,16 +9,18 @@ from jaxtyping import Integer
 
 from cfsl.data.splits import PARTS
 from cfsl.data.store import Dataset
-from cfsl.sampling import is_feasible
+from cfsl.sampling import most_feasible
 from cfsl.spec import TaskSpec
 
-_LONGEST = 1_000_000
+_MOST_SUPPORT_SETS = 1_000_000
 
 
 def summarise(data: Dataset) -> dict[str, Any]:
     """Return the figures of a data set, ready for JSON."""
     info, recipe = data.info, data.info.recipe
     smallest, largest = int(data.class_sizes.min()), int(data.class_sizes.max())
+    split_files = sorted(path.stem for path in (data.folder / "splits").glob("*.json"))
+
     return {
         "name": data.name,
         "title": info.title,
@@ -36,33 +37,28 @@ def summarise(data: Dataset) -> dict[str, Any]:
         "recipe": recipe.model_dump(mode="json"),
         "fingerprint": data.fingerprint,
         "folder": str(data.folder),
-        "split_files": ", ".join(
-            sorted(path.stem for path in (data.folder / "splits").glob("*.json"))
-        ),
+        "split_files": ", ".join(split_files),
         "splits": data.splits_name,
         "parts": {part: len(data.splits.get(part, ())) for part in PARTS},
-        "longest": {part: longest_tasks(data.class_sizes[data.classes_of(part)]) for part in PARTS},
+        "longest": {
+            part: _longest_tasks(data.class_sizes[data.classes_of(part)]) for part in PARTS
+        },
     }
 
 
-def longest_tasks(class_sizes: Integer[np.ndarray, " classes"]) -> dict[str, int]:
-    """Return the largest NSS of each task type (5-way 1-shot, 5 targets a class); 0 if there is none."""
-    families: dict[str, Callable[[int], TaskSpec]] = {
-        "A": lambda nss: TaskSpec.type_a(nss=nss),
-        "B, C": lambda nss: TaskSpec.type_b(nss=nss),
-        "D (CCI 2)": lambda nss: TaskSpec.type_d(nss=nss, cci=2),
-        "instance": lambda nss: TaskSpec.instance(nss=nss, k_shot=1),
+def _longest_tasks(class_sizes: Integer[np.ndarray, " classes"]) -> dict[str, int]:
+    """Return the largest NSS of each task type, or 0 if no task of the type can be drawn.
+
+    Tasks have 5 ways, 1 shot and 5 targets a class; in the instance test 1 image a support set.
+    """
+    specs = {
+        "A": TaskSpec.type_a(nss=_MOST_SUPPORT_SETS),
+        "B, C": TaskSpec.type_b(nss=_MOST_SUPPORT_SETS),
+        "D (CCI 2)": TaskSpec.type_d(nss=_MOST_SUPPORT_SETS, cci=2),
+        "instance": TaskSpec.instance(nss=_MOST_SUPPORT_SETS, k_shot=1),
     }
-    longest = {}
-    for name, spec_of in families.items():
-        low, high = 0, _LONGEST
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (
-                (middle, high) if is_feasible(class_sizes, spec_of(middle)) else (low, middle)
-            )
-        longest[name] = low
-    return longest
+    longest = {name: most_feasible(class_sizes, spec, "nss") for name, spec in specs.items()}
+    return {name: 0 if spec is None else spec.nss for name, spec in longest.items()}
 
 
 def _size(count: int) -> str:

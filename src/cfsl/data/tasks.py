@@ -1,4 +1,4 @@
-"""Tasks as tensors: plan + pixels -> Task. Random access, slices, iteration and batches."""
+"""Tasks as tensors, with random access, slices, iteration and batches."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from cfsl.sampling.philox import Stream
 from cfsl.spec import TaskSpec
 
 _IMAGES_AT_ONCE = 1024
-_PLANNED_AT_ONCE = 1024
-MOST_TASKS = 2**62
+_TASKS_PLANNED_AT_ONCE = 1024
+_MOST_TASKS = 2**62
 
 
 class TaskKey(NamedTuple):
-    """What a task is known by."""
+    """All that a task depends on: two tasks with equal keys are the same task (rule 23)."""
 
     data_fingerprint: str
     splits_hash: str
@@ -42,7 +42,7 @@ class TaskKey(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class SupportSet:
-    """A handful of labelled images."""
+    """The labelled images that a learner sees at one time."""
 
     images: Float32[Tensor, "images channels height width"]
     labels: Int64[Tensor, " images"]
@@ -50,14 +50,14 @@ class SupportSet:
 
 @dataclass(frozen=True, eq=False)
 class TargetSet:
-    """The images to be labelled at the end."""
+    """The images that a learner has to label at the end of a task."""
 
     images: Float32[Tensor, "targets channels height width"]
     labels: Int64[Tensor, " targets"]
     groups: Int64[Tensor, " targets"]
     """The class group (instance test: the support set) that a target was shown in."""
     covered: Float32[Tensor, " targets"]
-    """The fraction of each target that corruption has replaced; 0 when there is none."""
+    """The fraction of each target that corruption replaced; 0 without corruption."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,7 +73,7 @@ class Task:
 
 @dataclass(frozen=True, eq=False)
 class TaskBatch:
-    """Tasks side by side, for learners that can do many at once; images are float32, or what a training asks for."""
+    """Tasks side by side. Images are float32, or of the precision that a training run asks for."""
 
     numbers: range
     support_images: Float[Tensor, "tasks sets images channels height width"]
@@ -87,7 +87,7 @@ class TaskBatch:
         return len(self.numbers)
 
     def tasks(self, spec: TaskSpec, recipe: Recipe) -> list[Task]:
-        """Cut into single tasks; their tensors are views of the batch."""
+        """Return the single tasks; their tensors are views of the batch."""
         return [
             Task(
                 number,
@@ -106,7 +106,7 @@ class TaskBatch:
 
 
 def whole_number(seed: object) -> int:
-    """Return a seed as a plain int: 0 and 0.0 would otherwise be different seeds."""
+    """Return a seed as a plain int; refuse 0.0, which would be another seed than 0."""
     if isinstance(seed, bool) or not hasattr(seed, "__index__"):
         raise SpecError(f"seed={seed!r} is refused: a seed is a whole number")
     return operator.index(seed)
@@ -114,10 +114,10 @@ def whole_number(seed: object) -> int:
 
 @dataclass(frozen=True, eq=False)
 class Tasks(Sequence[Task]):
-    """The tasks of one setting on one split of a data set.
+    """The tasks of one spec on one split of a data set.
 
-    Example: ``Tasks(load("glyphs"), TaskSpec.type_b(nss=3))[17]`` is task 17 of the test split. A task depends on
-    the data set, its split, the spec, the seed, the sampler and its number, and on nothing else.
+    Example: ``Tasks(load("glyphs"), TaskSpec.type_b(nss=3))[17]`` is task 17 of the test split. A
+    task depends on the data set, its split, the spec, the seed, the sampler and its number alone.
     """
 
     data: Dataset
@@ -132,14 +132,17 @@ class Tasks(Sequence[Task]):
         object.__setattr__(self, "seed", whole_number(self.seed))
         if not isinstance(self.numbers, range):
             raise SpecError(
-                f"numbers={self.numbers!r} is refused: give a range of task numbers, such as range(600)"
+                f"numbers={self.numbers!r} is refused: give a range of task numbers, such as "
+                f"range(600)"
             )
+
         if len(self.numbers):
             low, high = sorted((self.numbers[0], self.numbers[-1]))
-            if low < 0 or high >= MOST_TASKS:
+            if low < 0 or high >= _MOST_TASKS:
                 raise SpecError(
                     f"tasks are numbered from 0 on, below 2**62, not from {low} to {high}"
                 )
+
         if self.sampler == SAMPLER:
             require_feasible(self.class_sizes, self.spec, f"{self.data.name}/{self.split}")
 
@@ -154,6 +157,7 @@ class Tasks(Sequence[Task]):
         """Return one task, or the tasks of a slice (which are drawn when they are used)."""
         if isinstance(index, slice):
             return replace(self, numbers=self.numbers[index])
+
         number = self.numbers[index]
         alone = range(number, number + 1)
         return self.gathered(self.plan(alone), alone).tasks(self.spec, self.data.info.recipe)[0]
@@ -163,21 +167,27 @@ class Tasks(Sequence[Task]):
             yield from batch.tasks(self.spec, self.data.info.recipe)
 
     def batches(self, size: int | None = None) -> Iterator[TaskBatch]:
-        """Yield all tasks in order, `size` at a time (or as many as the cache likes); the last batch may be smaller."""
+        """Yield all tasks in order, `size` at a time; the last batch may be smaller.
+
+        The default size makes batches that fit in the processor's cache.
+        """
         if size is None:
             size = max(1, _IMAGES_AT_ONCE // (self.spec.support_images + self.spec.target_images))
         if size < 1:
             raise SpecError(f"a batch holds at least one task, not {size}")
-        planned = max(1, _PLANNED_AT_ONCE // size) * size
+
+        # Plans are drawn for more tasks than a batch has, since drawing has a cost per call.
+        planned = max(1, _TASKS_PLANNED_AT_ONCE // size) * size
         for start in range(0, len(self), planned):
             numbers = self.numbers[start : start + planned]
             plan = self.plan(numbers)
+
             for first in range(0, len(numbers), size):
                 part = slice(first, first + size)
                 yield self.gathered(plan[part], numbers[part])
 
     def plan(self, numbers: range | None = None) -> PlanBlock:
-        """Return which images the tasks hold, numbered over the split. Reads no pixel."""
+        """Return the image numbers of the tasks, counted over the split; no pixel is read."""
         return SAMPLERS[self.sampler](
             self.class_sizes,
             self.spec,
@@ -187,7 +197,7 @@ class Tasks(Sequence[Task]):
         )
 
     def key(self, position: int) -> TaskKey:
-        """Return what the task at `position` is known by: two tasks with the same key are the same task (rule 23)."""
+        """Return the key of the task at `position`."""
         return TaskKey(
             data_fingerprint=self.data.fingerprint,
             splits_hash=splits_hash(self.data.splits),
@@ -205,18 +215,18 @@ class Tasks(Sequence[Task]):
 
     @functools.cached_property
     def class_sizes(self) -> Int64[np.ndarray, " classes"]:
-        """How many images each class of the split has."""
+        """The number of images of each class of the split."""
         return np.asarray(self.data.class_sizes[self.classes])
 
     @property
     def images(self) -> SplitImages:
-        """The split's images, kept with the data set so that all its tasks share them."""
+        """The split's images; they belong to the data set, so that all its tasks share them."""
         return self.data.shared(
             (SplitImages, self.split), lambda: SplitImages.of(self.data, self.classes)
         )
 
     def gathered(self, plan: PlanBlock, numbers: range) -> TaskBatch:
-        """Gather the images of a plan as tensors; corrupt the targets if the spec says so."""
+        """Return the images of a plan as tensors; corrupt the targets if the spec says so."""
         targets, covered = self.targets_of(plan.target_images, numbers)
         return TaskBatch(
             numbers=numbers,
@@ -234,15 +244,21 @@ class Tasks(Sequence[Task]):
         Float32[np.ndarray, "tasks targets channels height width"],
         Float32[np.ndarray, "tasks targets"],
     ]:
-        """Return target images; corruption is done in pixel space, before normalisation."""
+        """Return target images, and the fraction of each that corruption replaced.
+
+        Corruption changes pixels in [0, 1], before they are normalised.
+        """
         if self.spec.corruption is None:
             return self.images.normalised(targets), np.zeros(targets.shape, np.float32)
+
         stream = Stream.named("corruption", SAMPLER, self.split, self.seed, self.spec.draw_json())
         images = self.images.in_unit_range(targets)
         covered = np.empty(targets.shape, np.float32)
+
         for i, number in enumerate(numbers):
             images[i], covered[i] = corrupt(
                 images[i], self.spec.corruption, stream=stream, task=number
             )
+
         self.images.normalise(images)
         return images, covered

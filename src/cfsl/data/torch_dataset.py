@@ -1,4 +1,4 @@
-"""Tasks for code that wants a PyTorch Dataset: task number -> a dict of tensors, which a DataLoader can stack."""
+"""Tasks as a PyTorch `Dataset`: dicts of tensors, which a `DataLoader` can stack."""
 
 from __future__ import annotations
 
@@ -11,26 +11,28 @@ from cfsl.data.tasks import Tasks
 class TaskDataset(Dataset[dict[str, Tensor]]):
     """A map-style data set whose items are tasks.
 
-    Item i is ``tasks[i]`` as a dict: ``support_images`` (sets x images x channels x height x width), ``support_labels``
-    (sets x images), ``target_images``, ``target_labels``, ``target_groups`` and ``number``. All tasks of a spec have
-    the same shapes, so PyTorch's own collate function makes batches of them. The tasks are the same in every loading
-    process, whatever the number of workers: nothing is drawn from a worker's generator.
+    Item i is ``tasks[i]`` as a dict: ``support_images`` (sets x images x channels x height x
+    width), ``support_labels`` (sets x images), ``target_images``, ``target_labels``,
+    ``target_groups`` and ``number``. All tasks of a spec have the same shapes, so PyTorch's own
+    collate function makes batches of them. The tasks do not depend on the number of loading
+    processes: nothing is drawn from their generators.
 
-    It is for training loops of your own. Whoever reads tasks here can look at everything: results are made with
-    `cfsl.evaluate`, which shows a learner one support set at a time.
+    It is for training loops of your own. To evaluate a learner, use `cfsl.evaluate`, which shows it
+    one support set at a time; here all of a task can be seen at once.
     """
 
     def __init__(self, tasks: Tasks) -> None:
-        """Give out these tasks."""
+        """Take the tasks that are to be the items."""
         self.tasks = tasks
 
     def __len__(self) -> int:
         return len(self.tasks)
 
     def __getitem__(self, index: int) -> dict[str, Tensor]:
-        """Return the task at a position as tensors that share no memory with another task's."""
+        """Return the task at a position; its tensors share no memory with those of other tasks."""
         number = self.tasks.numbers[index]
         batch = next(self.tasks[index : index + 1 or None].batches(1))
+
         return {
             "number": batch.target_labels.new_tensor(number),
             "support_images": batch.support_images[0],

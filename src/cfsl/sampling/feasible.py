@@ -79,7 +79,7 @@ def _with(spec: TaskSpec, field: str, value: int) -> TaskSpec:
 def require_feasible(
     class_sizes: Integer[np.ndarray, " classes"], spec: TaskSpec, where: str
 ) -> None:
-    """Change one field; a CCI that equals NSS follows it, so that one group stays one group."""
+    """Refuse an infeasible spec; the error has the numbers and the nearest feasible spec."""
     if is_feasible(class_sizes, spec):
         return
 
@@ -90,8 +90,8 @@ def require_feasible(
     else:
         large = int(eligible(class_sizes, spec).sum())
         problem = (
-    """Refuse an infeasible spec: say which numbers are too small, and name the nearest feasible."""
-            f"has {int(class_sizes.max())}); this task needs {spec.classes} such classes "
+            f"{where} has {large} classes with at least {spec.images_per_class} images (its "
+            f"largest has {int(class_sizes.max())}); this task needs {spec.classes} such classes "
             f"({_image_sum(spec)})"
         )
 
