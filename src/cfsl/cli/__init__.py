@@ -24,7 +24,7 @@ from cfsl.cli.console import complain, drop_output, open_streams, say
 from cfsl.errors import CfslError
 
 _STOPPED = 130  # what a shell expects after Ctrl-C
-# Click's UsageError, or the copy of it that newer typers carry.
+# Click's UsageError, or the copy of it in newer versions of typer.
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 
 app = typer.Typer(
@@ -45,19 +45,20 @@ app.command(
 )(training.train)
 app.command(
     "eval",
-    epilog="Example: cfsl eval protonet --data omniglot --type B --nss 3 --checkpoint runs/protonet-omniglot-short",
+    epilog="Example: cfsl eval protonet --data omniglot --type B --nss 3 "
+    "--checkpoint runs/protonet-omniglot-short",
 )(evaluation.evaluate)
 app.command(
     "choose",
     context_settings={"default_map": {"split": choosing.SPLIT}},
-    epilog="Example: cfsl choose ewc_init --try strength=0,10,100,1000 --type D --nss 4 --cci 2 --tasks 100",
+    epilog="Example: cfsl choose ewc_init --try strength=0,10,100,1000 --type D --nss 4 --cci 2 "
+    "--tasks 100",
 )(choosing.choose)
-
 app.command(
     "sweep",
     context_settings={"default_map": {"split": choosing.SPLIT}},
-    epilog="Example: cfsl sweep pretrain_tune_replay --data omniglot --type D --vary b=1,2,4 --vary p=5,10,20 "
-    "--method univariate",
+    epilog="Example: cfsl sweep pretrain_tune_replay --data omniglot --type D --vary b=1,2,4 "
+    "--vary p=5,10,20 --method univariate",
 )(sweep.sweep)
 app.command(
     "bench",
@@ -99,14 +100,14 @@ def options(
 
 
 def main() -> None:
-    """Run the command; what the user can mend is one line and exit code 2."""
+    """Run the command; an error that the user can mend is one line and exit code 2."""
     open_streams()
-    code = _guarded(lambda: app(standalone_mode=False))
-    sys.exit(max(code, _guarded(sys.stdout.flush)))
+    code = _exit_code_of(lambda: app(standalone_mode=False))
+    sys.exit(max(code, _exit_code_of(sys.stdout.flush)))
 
 
-def _guarded(action: Any) -> int:
-    """Do something and return the exit code, whatever happens."""
+def _exit_code_of(action: Any) -> int:
+    """Call a function, print a line about any error, and return the exit code."""
     try:
         code = int(action() or 0)
         if code == _STOPPED:
@@ -115,13 +116,13 @@ def _guarded(action: Any) -> int:
     except (KeyboardInterrupt, typer.Abort):
         complain("stopped")
         return _STOPPED
-    except CfslError as error:
-        complain(str(error))
-    except _UsageError as error:
-        complain(_usage(error))
     except BrokenPipeError:
         drop_output()
         return 1
+    except CfslError as error:
+        complain(str(error))
+    except _UsageError as error:
+        complain(_usage_message(error))
     except OSError as error:
         complain(f"{error.filename or 'output'}: {error.strerror or error}")
         if action == sys.stdout.flush:
@@ -129,10 +130,11 @@ def _guarded(action: Any) -> int:
     return 2
 
 
-def _usage(error: Any) -> str:
+def _usage_message(error: Any) -> str:
     """Say what is wrong with the options, and where they are explained."""
     if type(error).__name__ == "NoArgsIsHelpError":
         return "give a command"
+
     message = str(error.format_message())
     end = "" if message.endswith((".", "?")) else "."
     return f"{message}{end} See '{error.ctx.command_path if error.ctx else 'cfsl'} --help'."

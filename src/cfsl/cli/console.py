@@ -1,4 +1,4 @@
-"""What the commands share: text for people, JSON for programs, and progress bars."""
+"""Output of all commands: text for people, JSON for programs, and progress bars."""
 
 from __future__ import annotations
 
@@ -20,38 +20,42 @@ def say(text: str = "") -> None:
 
 
 def complain(text: str) -> None:
-    """Print one line on stderr."""
+    """Print a line on stderr."""
     sys.stderr.write(f"cfsl: {_printable(text)}\n")
 
 
 def print_json(value: Any) -> None:
-    """Print a value for a program, in ASCII: no name can be one that the terminal lacks letters for."""
+    """Print a value for a program, in ASCII, which every terminal and every program can read."""
     sys.stdout.write(json.dumps(value, indent=2) + "\n")
 
 
 def print_event(value: dict[str, Any]) -> None:
-    """Print a value as one line, at once: a program may be reading along."""
+    """Print a value as one line, and at once: a program may read it while the command runs."""
     sys.stdout.write(json.dumps(value) + "\n")
     sys.stdout.flush()
 
 
 def _printable(text: str) -> str:
-    """Write out line breaks and control characters: a name from somebody's archive must not steer the terminal."""
+    """Replace line breaks and control characters by their escape sequences.
+
+    A text may hold a name from an archive that somebody made to take over the terminal.
+    """
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def open_streams() -> None:
-    """Let stdout and stderr take any text, even where they are closed."""
+    """Make stdout and stderr accept any text, even if they are closed."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:
-            setattr(sys, name, open(os.devnull, "w"))  # noqa: PTH123, SIM115 - stays open as long as the process
+            # It stays open as long as the process.
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: PTH123, SIM115
         elif isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
 
 
 def drop_output() -> None:
-    """Send the rest of stdout nowhere: its reader has gone, or its disk is full."""
+    """Discard the rest of stdout, whose reader has gone, or whose disk is full."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -59,26 +63,33 @@ def drop_output() -> None:
 def counting(
     what: str, total: int | None = None, unit: str = "images"
 ) -> Iterator[Callable[[int], None]]:
-    """Show a bar that is told how many more are done."""
+    """Show a bar; the function that is given is called with the number of units just done."""
     with _bars() as bars:
-        yield _count(bars, what, total, unit)
+        yield _advance(bars, what, total, unit)
 
 
 @contextlib.contextmanager
 def fetching(name: str) -> Iterator[tuple[Callable[[int, int], None], Callable[[int], None]]]:
-    """Show a bar of bytes that is told how many of how many are here, and a bar of images after it."""
+    """Show a bar of a download, and after it a bar of images that are packed.
+
+    The first function is called with the bytes received and the bytes in all, the second one with
+    the number of images just packed.
+    """
     with _bars() as bars:
         task = bars.add_task(f"fetching {name}", total=None, visible=False, unit="MB")
 
         def received(done: int, total: int) -> None:
             bars.update(task, completed=done / 1e6, total=total / 1e6 or None, visible=True)
 
-        yield received, _count(bars, f"packing {name}", None, "images")
+        yield received, _advance(bars, f"packing {name}", None, "images")
 
 
 @contextlib.contextmanager
 def stepping(what: str, total: int, unit: str) -> Iterator[Callable[[int, str], None]]:
-    """Show a bar that is told how many are done by now, with a note; it may start in the middle."""
+    """Show a bar; the function is called with the number of units done by now, and a note.
+
+    The bar appears at the first call, and may start in the middle.
+    """
     from rich.progress import TextColumn
 
     with _bars(TextColumn("{task.fields[note]}", markup=False)) as bars:
@@ -87,6 +98,7 @@ def stepping(what: str, total: int, unit: str) -> Iterator[Callable[[int, str], 
         def show(done: int, note: str) -> None:
             if not tasks:
                 tasks.append(bars.add_task(what, total=total, completed=done, unit=unit, note=note))
+
             bars.update(tasks[0], completed=done, note=note)
 
         yield show
@@ -96,9 +108,10 @@ def stepping(what: str, total: int, unit: str) -> Iterator[Callable[[int, str], 
 def working(
     cells: int, result: Callable[[Any], str], *, quiet: bool
 ) -> Iterator[Callable[[Any], None]]:
-    """Show a bar for all cells and one for every step that is being done; give the function that events are told to.
+    """Show a bar for all cells, and one for every step that is being done.
 
-    A line is printed for every training and every card, with its `result`.
+    The function that is given takes the events of an engine, and prints a line with the `result`
+    for every training run and every card, unless `quiet`.
     """
     from rich.progress import TextColumn
 
@@ -118,14 +131,18 @@ def working(
                     shown[name] = bars.add_task(event.step.label, total=total, unit=unit, note=note)
                 bars.update(shown[name], completed=done, note=note)
                 return
+
             if name in shown:
                 bars.remove_task(shown.pop(name))
             if isinstance(event, Finished) and event.step.kind == "card":
                 finished += 1
                 bars.update(whole, completed=finished)
+
             if not quiet and not isinstance(event, Busy):
-                if isinstance(event, Failed | Died):
-                    complain(f"{name}: {event.error if isinstance(event, Failed) else event.how}")
+                if isinstance(event, Failed):
+                    complain(f"{name}: {event.error}")
+                elif isinstance(event, Died):
+                    complain(f"{name}: {event.how}")
                 elif event.step.kind != "piece":
                     say(f"{finished} of {cells} cells: {result(event.step)}")
                     sys.stdout.flush()
@@ -133,15 +150,16 @@ def working(
         yield watch
 
 
-def _count(bars: Progress, what: str, total: int | None, unit: str) -> Callable[[int], None]:
+def _advance(bars: Progress, what: str, total: int | None, unit: str) -> Callable[[int], None]:
+    """Add a bar that appears when it moves; return the function that moves it."""
     task = bars.add_task(what, total=total, visible=False, unit=unit)
     return lambda finished: bars.update(task, advance=finished, visible=True)
 
 
 def _bars(*more: ProgressColumn) -> Progress:
-    """Return bars that appear on stderr, one by one as they start to move, if stderr is a terminal.
+    """Return bars that are shown on stderr, if it is a terminal.
 
-    What is printed meanwhile goes above them if it goes to a terminal, too, and else where it belongs.
+    Text that is printed to a terminal meanwhile stands above them.
     """
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn

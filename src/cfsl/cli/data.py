@@ -1,4 +1,4 @@
-"""cfsl data: what data sets there are, and how to get them here."""
+"""cfsl data: list, fetch, add and check data sets."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 app = typer.Typer(
     no_args_is_help=True,
     help="List, fetch, add and check data sets.",
-    epilog="Examples:\n\ncfsl data list\n\ncfsl data fetch omniglot\n\ncfsl data add mydata --from photos/ --size 64",
+    epilog="Examples:\n\ncfsl data list\n\ncfsl data fetch omniglot\n\n"
+    "cfsl data add mydata --from photos/ --size 64",
 )
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
@@ -37,29 +38,30 @@ def list_(json: Json = False) -> None:
         }
         print_json({"root": str(data_root()), "data": known | here})
         return
-    say(
-        f"here, in {data_root()} (set CFSL_DATA to change):"
-        if here
-        else f"nothing is here yet, in {data_root()}"
-    )
+
+    if here:
+        say(f"here, in {data_root()} (set CFSL_DATA to change):")
+    else:
+        say(f"nothing is here yet, in {data_root()}")
     for name, state in here.items():
-        say(
-            f"  {name:<16}  "
-            + (f"DAMAGED: {state['damaged']}" if state["damaged"] else state["what"])
-        )
+        damage = f"DAMAGED: {state['damaged']}" if state["damaged"] else ""
+        _say_entry(name, damage or state["what"])
+
     say("to be had:")
     for name, entry in CATALOG.items():
         if name not in here:
-            say(f"  {name:<16}  {entry.title}")
-            say(f"  {'':<16}  {entry.how}")
-    say(
-        f"  {'glyphs-2000x50':<16}  glyphs of any other size (classes x samples), drawn on first use"
-    )
-    say(f"  {'your own images':<16}  cfsl data add NAME --from FOLDER")
+            _say_entry(name, entry.title)
+            _say_entry("", entry.how)
+    _say_entry("glyphs-2000x50", "glyphs of any other size (classes x samples), drawn on first use")
+    _say_entry("your own images", "cfsl data add NAME --from FOLDER")
+
+
+def _say_entry(name: str, text: str) -> None:
+    say(f"  {name:<16}  {text}")
 
 
 def _state(name: str) -> dict[str, Any]:
-    """Say what an installed data set is; a damaged one must not hide the others."""
+    """Describe an installed data set; one that is damaged is said to be, and hides no other."""
     from cfsl.data.catalog import CATALOG
     from cfsl.data.store import open_dataset
 
@@ -68,11 +70,12 @@ def _state(name: str) -> dict[str, Any]:
         info = open_dataset(name).info
     except (CfslError, OSError, ValueError) as error:
         return {"here": True, "what": None, "how": how, "damaged": str(error)}
-    kind = "greyscale" if info.recipe.channels == 1 else "RGB"
-    counts = f"{len(info.class_names):,} classes, {sum(info.class_sizes):,} images"
-    what = f"{counts}, {info.recipe.height} x {info.recipe.width} {kind}"
+
     title = "" if info.title == name else f"{info.title}: "
-    return {"here": True, "what": title + what, "how": how or info.source, "damaged": None}
+    counts = f"{len(info.class_names):,} classes, {sum(info.class_sizes):,} images"
+    kind = "greyscale" if info.recipe.channels == 1 else "RGB"
+    what = f"{title}{counts}, {info.recipe.height} x {info.recipe.width} {kind}"
+    return {"here": True, "what": what, "how": how or info.source, "damaged": None}
 
 
 @app.command(epilog="Example: cfsl data fetch omniglot")
@@ -93,7 +96,8 @@ def fetch(
 
 
 @app.command(
-    epilog="Examples:\n\ncfsl data add omniglot --from ~/Downloads\n\ncfsl data add mydata --from photos/ --size 64"
+    epilog="Examples:\n\ncfsl data add omniglot --from ~/Downloads\n\n"
+    "cfsl data add mydata --from photos/ --size 64"
 )
 def add(
     name: Name,
@@ -122,7 +126,8 @@ def add(
     splits: Annotated[
         Path | None,
         typer.Option(
-            help='Your own split: a .json file like {"train": ["class", ...], "val": ..., "test": ...}.'
+            help='Your own split: a .json file like {"train": ["class", ...], "val": ..., '
+            '"test": ...}.'
         ),
     ] = None,
     licence: Annotated[str, typer.Option(help="Licence of your own images.")] = "unknown",
@@ -132,7 +137,7 @@ def add(
     ] = False,
     json: Json = False,
 ) -> None:
-    """Pack images that you have: a known data set, a folder or archive of class folders, or an .npz file."""
+    """Pack your images: a known data set, a folder or archive of class folders, or an .npz file."""
     from cfsl.data.catalog import AddRequest, add_dataset
 
     with counting(f"packing {name}") as progress:
@@ -171,7 +176,7 @@ def info(
 
 @app.command(epilog="Example: cfsl data verify omniglot")
 def verify(name: Name, json: Json = False) -> None:
-    """Read every pixel again and compare with the fingerprint; for known data sets also with the published one."""
+    """Read every pixel again and compare with the fingerprint, and with a published one."""
     from cfsl.data.catalog import REFERENCE_FINGERPRINTS
     from cfsl.data.store import hash_pixels, open_dataset
 
@@ -180,12 +185,15 @@ def verify(name: Name, json: Json = False) -> None:
         digest = hash_pixels(data.folder, progress)
     if digest != data.info.pixels_sha256:
         raise DataError(
-            f"{name} is damaged: its pixels hash to {digest[:12]}, not {data.info.pixels_sha256[:12]}; add it again"
+            f"{name} is damaged: its pixels hash to {digest[:12]}, not "
+            f"{data.info.pixels_sha256[:12]}; add it again"
         )
     if len(data.image_names) != len(data.pixels):
         raise DataError(
-            f"{name} is damaged: {len(data.image_names)} names for {len(data.pixels)} images; add it again"
+            f"{name} is damaged: {len(data.image_names)} names for {len(data.pixels)} images; add "
+            f"it again"
         )
+
     reference = REFERENCE_FINGERPRINTS.get(name)
     matches = None if reference is None else reference == data.fingerprint
     if json:
@@ -198,6 +206,7 @@ def verify(name: Name, json: Json = False) -> None:
             }
         )
         return
+
     say(f"{name} is intact: {len(data.pixels):,} images, fingerprint {data.fingerprint}")
     if matches is not None:
         same = "the same as" if matches else "NOT the same as"
@@ -207,42 +216,35 @@ def verify(name: Name, json: Json = False) -> None:
 
 
 def _report(data: Dataset, *, json: bool) -> None:
-    """Print what Table 2 of paper 1 asks about a data set, and more."""
+    """Print the figures of Table 2 of paper 1 about a data set, and more."""
     from cfsl.data.summary import summarise
 
     summary = summarise(data)
     if json:
         print_json(summary)
         return
-    for key in (
-        "name",
-        "title",
-        "source",
-        "licence",
-        "classes",
-        "images",
-        "images_per_class",
-        "resolution",
-        "format",
-    ):
+
+    for key in ("name", "title", "source", "licence", "classes", "images", "images_per_class"):
         _say_field(key, summary[key])
+    _say_field("resolution", summary["resolution"])
+    _say_field("format", summary["format"])
     if summary["citation"]:
         _say_field("citation", " ".join(summary["citation"].split()))
-    _say_field(
-        "size_on_disk", f"{summary['size_on_disk']} ({summary['size_as_float32']} as float32)"
-    )
+
+    size = f"{summary['size_on_disk']} ({summary['size_as_float32']} as float32)"
+    _say_field("size_on_disk", size)
     _say_field("folder", summary["folder"])
     _say_field("fingerprint", summary["fingerprint"])
     recipe: dict[str, Any] = summary["recipe"]
     _say_field("recipe", ", ".join(f"{key} {value}" for key, value in recipe.items() if value))
+
     parts: dict[str, int] = summary["parts"]
-    _say_field(
-        "split",
-        f"{summary['splits']}: " + ", ".join(f"{part} {count:,}" for part, count in parts.items()),
-    )
+    counts = ", ".join(f"{part} {count:,}" for part, count in parts.items())
+    _say_field("split", f"{summary['splits']}: {counts}")
     others = [name for name in summary["split_files"].split(", ") if name != summary["splits"]]
     if others:
         _say_field("other_splits", f"{', '.join(others)} (choose with --splits)")
+
     _say_longest(summary["longest"])
 
 
@@ -255,11 +257,11 @@ def _say_longest(longest: dict[str, dict[str, int]]) -> None:
     """Print the longest tasks as a table: a row for each part of the split."""
     kinds = list(next(iter(longest.values())))
     say(
-        "longest tasks, in support sets (types A to D: 5-way 1-shot, 5 targets a class; instance: 1 image a set):"
+        "longest tasks, in support sets (types A to D: 5-way 1-shot, 5 targets a class; instance: "
+        "1 image a set):"
     )
     say(f"{'':<18}" + "".join(f"{kind:>12}" for kind in kinds))
+
     for part, row in longest.items():
-        say(
-            f"  {part:<16}"
-            + "".join(f"{f'{row[kind]:,}' if row[kind] else '-':>12}" for kind in kinds)
-        )
+        cells = [f"{row[kind]:,}" if row[kind] else "-" for kind in kinds]
+        say(f"  {part:<16}" + "".join(f"{cell:>12}" for cell in cells))

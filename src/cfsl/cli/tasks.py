@@ -1,4 +1,4 @@
-"""cfsl tasks: look at tasks, write them down, check them."""
+"""cfsl tasks: draw tasks as pictures, write them to manifests, and check manifests."""
 
 from __future__ import annotations
 
@@ -43,6 +43,7 @@ def show(
     released = f" ({setting.sampler})" if setting.sampler != "cfsl-1" else ""
     picture = draw_task(tasks[0], title=f"{setting.data}/{setting.split}{released}")
     _save(picture, out)
+
     spec = tasks.spec
     if json:
         print_json(
@@ -59,15 +60,20 @@ def show(
                 "targets": spec.target_images,
             }
         )
-    else:
-        say(f"{describe_spec(spec)}: {spec.labels} labels, {spec.target_images} targets")
-        _say_of_small_classes(
-            tasks.class_sizes.tolist(), spec.images_per_class, f"{setting.data}/{setting.split}"
+        return
+
+    say(f"{describe_spec(spec)}: {spec.labels} labels, {spec.target_images} targets")
+    small = int((tasks.class_sizes < spec.images_per_class).sum())
+    if small:
+        say(
+            f"{small} of {len(tasks.class_sizes)} classes of {setting.data}/{setting.split} have "
+            f"fewer than {spec.images_per_class} images and are never drawn"
         )
-        say(f"wrote {out}")
+    say(f"wrote {out}")
 
 
 def _save(picture: Image, out: Path) -> None:
+    """Write a picture, in the format that the name of the file says."""
     from PIL.Image import SAVE, registered_extensions
 
     from cfsl.files import written_whole
@@ -75,24 +81,14 @@ def _save(picture: Image, out: Path) -> None:
     form = registered_extensions().get(out.suffix.lower())
     if form not in SAVE:
         raise CfslError(f"{out} cannot be written: its name should end in .png, .jpg or .pdf")
+
     try:
         with written_whole(out) as part:
             picture.save(part, form, title=out.stem)
     except OSError as error:
-        why = (
-            error.strerror or error
-            if out.absolute().parent.is_dir()
-            else "its folder does not exist"
-        )
+        folder_exists = out.absolute().parent.is_dir()
+        why = (error.strerror or error) if folder_exists else "its folder does not exist"
         raise CfslError(f"{out} cannot be written: {why}") from error
-
-
-def _say_of_small_classes(sizes: list[int], needed: int, where: str) -> None:
-    small = sum(size < needed for size in sizes)
-    if small:
-        say(
-            f"{small} of {len(sizes)} classes of {where} have fewer than {needed} images and are never drawn"
-        )
 
 
 @app.command(epilog="Example: cfsl tasks export --data omniglot --type B --nss 3 --out b3.json.gz")
@@ -104,11 +100,12 @@ def export(
     out: Annotated[Path, typer.Option(help="Where to write the manifest.")] = Path("tasks.json.gz"),
     json: Json = False,
 ) -> None:
-    """Write tasks down by class and image names, as one small file with a fingerprint."""
+    """Write tasks to one small file, by class and image names and with a fingerprint."""
     from cfsl.data.manifest import Manifest
 
     manifest = Manifest.of(setting.tasks(range(first, first + tasks)))
     manifest.write(out)
+
     size = out.stat().st_size
     if json:
         print_json(
@@ -148,14 +145,17 @@ def verify(
         raise CfslError(
             "the published tasks are of the reference split; --splits is for manifest files"
         )
+
     results = _verify_published(published, data or published) if published else {}
     for path in manifests or []:
         results[str(path)] = _verify_file(path, data, splits)
+
     if json:
         print_json({name: problem or "ok" for name, problem in results.items()})
     else:
         for name, problem in results.items():
             say(f"{name}: {problem or 'ok'}")
+
     if any(results.values()):
         raise typer.Exit(1)
 
@@ -165,9 +165,9 @@ def _verify_file(path: Path, data: str | None, splits: str | None) -> str:
     from cfsl.data.manifest import Manifest, differences
 
     manifest = Manifest.read(path)
-    drawn = manifest.recomputed(
-        Setting(data=data or manifest.data, splits=splits or manifest.splits).open()
-    )
+    options = Setting(data=data or manifest.data, splits=splits or manifest.splits)
+    drawn = manifest.recomputed(options.open())
+
     if drawn.fingerprint == manifest.fingerprint:
         return ""
     return "; ".join(differences(manifest, drawn)) or "fingerprints differ"
@@ -177,13 +177,14 @@ def _verify_published(name: str, data: str) -> dict[str, str]:
     """Compare the published fingerprints of a data set's test tasks with what is drawn here."""
     from cfsl.data.published import drawn_fingerprint, published_tasks
 
-    table, data_set, results = published_tasks(name), Setting(data=data).open(), {}
+    table, data_set = published_tasks(name), Setting(data=data).open()
+
+    results = {}
     with counting(f"drawing tasks from {data}", len(table), "settings") as progress:
         for column, entry in table.items():
-            drawn = drawn_fingerprint(data_set, entry)
-            stated = entry.fingerprint
-            results[f"{name} {column}"] = (
-                "" if drawn == stated else f"published {stated[:12]}, drawn here {drawn[:12]}"
-            )
+            stated, drawn = entry.fingerprint, drawn_fingerprint(data_set, entry)
+            same = drawn == stated
+            problem = f"published {stated[:12]}, drawn here {drawn[:12]}"
+            results[f"{name} {column}"] = "" if same else problem
             progress(1)
     return results
