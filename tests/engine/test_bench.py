@@ -26,6 +26,7 @@ from cfsl.engine.steps import learned_together, steps_of
 from cfsl.presets.cells import Request, cells_of, opened, runs_of
 from cfsl.runs.run_spec import RunSpec
 from cfsl.training.checkpoint import read_notes
+from killed_writer import kill_while_writing
 
 pytestmark = pytest.mark.usefixtures("glyphs")
 CELLS = ("smoke", "--tasks", "3", "--columns", "A3,B3", "--learners", "pixel_nn,anil,chance")
@@ -369,6 +370,18 @@ def wait_for_end_of_group(group: int) -> bool:
             return True
         time.sleep(0.1)
     return False
+
+
+@pytest.mark.parametrize("folder", ["cards", "manifests", "failed", "pieces/some-run"])
+def test_a_bench_that_goes_on_removes_the_part_files_of_killed_processes(tmp_path, folder):
+    (tmp_path / folder).mkdir(parents=True)
+    left = kill_while_writing(tmp_path / folder / "anything.json")
+
+    planned([], Shelf(tmp_path), look_only=True)
+    assert left.exists()
+
+    planned([], Shelf(tmp_path))
+    assert not left.exists()
 
 
 @pytest.mark.long

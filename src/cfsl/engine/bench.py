@@ -35,6 +35,9 @@ def planned(
     runs: Sequence[RunSpec], shelf: Shelf, *, retry: bool = False, look_only: bool = False
 ) -> Plan:
     """Look what is done, and return the rest. Damaged files are set aside, unless you only look."""
+    if not look_only:
+        shelf.remove_abandoned_parts()
+
     plan = Plan(list(runs), look_only=look_only)
     for run in runs:
         if _is_done(CardStep(run), shelf, plan):

@@ -27,7 +27,7 @@ from cfsl.cards.consistency import run_hash
 from cfsl.engine.partial_results import read_piece
 from cfsl.engine.steps import CardStep, PieceStep, Step, TrainStep
 from cfsl.errors import CardError, CheckpointError, SpecError
-from cfsl.files import written_whole
+from cfsl.files import remove_abandoned_parts, written_whole
 from cfsl.runs.run_spec import RunSpec, TrainSpec, built
 from cfsl.training.loop import is_whole_and_finished
 
@@ -56,6 +56,12 @@ class Shelf:
     def __init__(self, folder: Path) -> None:
         """Take a folder, which need not be there yet."""
         self.folder = folder
+
+    def remove_abandoned_parts(self) -> None:
+        """Remove the part files of processes that were killed while they wrote to this folder."""
+        folders = [self.folder / name for name in ("cards", "manifests", "failed")]
+        for folder in [*folders, *self.folder.glob("pieces/*")]:
+            remove_abandoned_parts(folder)
 
     def card(self, run: RunSpec) -> Path:
         """Return where the card of a run is, or will be; an earlier one, with fewer fields, has another name."""
