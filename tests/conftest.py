@@ -1,7 +1,8 @@
-"""Shapes are checked in every test: jaxtyping and beartype read the annotations of every room that holds arrays.
+"""Fixtures of all tests, and the check of array shapes in every test.
 
-Real data is found through CFSL_TEST_DATA; tests that need it are skipped without it, and everything else runs on
-glyphs and on small archives made here.
+Jaxtyping and beartype check the annotations of all modules that hold arrays. Real data is found
+through CFSL_TEST_DATA; tests that need it are skipped without it, and all others run on glyphs and
+on small archives that the tests make.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ _WITH_ARRAYS = [
     "cfsl.harness.trace",
     "cfsl.harness.macs",
 ]
-# Not nets.fused: beartype draws which item of a list to look at, from a generator that the data-flow law watches.
+# Not nets.fused: beartype chooses items of lists by a generator that the data-flow law watches.
 _WITH_ARRAYS += (
     f"cfsl.nets.{name}"
     for name in ("base", "convnet", "dense", "layers", "resnet12", "small_resnet")
@@ -50,12 +51,12 @@ settings.load_profile("cfsl")
 
 
 def pytest_configure() -> None:
-    """Let Ctrl-C reach the programs under test: a shell starts what it puts in the background deaf to it."""
+    """Let Ctrl-C reach the programs under test, also from tests that run in the background."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-_TOGETHER = {
+_GROUP_OF_FILE = {
     "test_bench": "bench",
     "test_cli": "cli",
     "test_data": "omniglot",
@@ -72,17 +73,17 @@ _TOGETHER = {
     "test_verify": "verify",
     "test_workers": "workers",
 }
-"""Files whose tests share what takes seconds to make: a group of files is run by one process, which makes it once."""
+"""One process runs all files of a group, which share fixtures that take seconds to make."""
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object):
-    """Share tests out one by one, except for those that belong together, which come first."""
+    """Give tests to processes one by one; groups stay together, and come first."""
     from xdist.scheduler import LoadScopeScheduling
 
     class Scheduling(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            return _TOGETHER.get(Path(nodeid.split("::")[0]).stem, nodeid)
+            return _GROUP_OF_FILE.get(Path(nodeid.split("::")[0]).stem, nodeid)
 
     return Scheduling(config, log) if config.getvalue("dist") == "load" else None
 
@@ -97,7 +98,7 @@ def data_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session", autouse=True)
 def one_thread() -> None:
-    """Let every test process use one core: two that share two cores with two threads each are far slower."""
+    """Let every test process use one core: more threads than cores make all of them slower."""
     import torch
 
     torch.set_num_threads(1)
@@ -129,7 +130,7 @@ def omniglot(real_data: Path, data_root: Path):
 
 
 class Result(NamedTuple):
-    """What a command left behind."""
+    """The exit code and the output of a command."""
 
     code: int
     out: str

@@ -1,4 +1,4 @@
-"""The command line: help with examples, JSON for programs, one line and exit code 2 for what the user can mend."""
+"""The command line: help with examples, JSON for programs, one line for errors of the user."""
 
 from __future__ import annotations
 
@@ -409,7 +409,8 @@ def test_own_pictures_can_be_added_and_shown(run, pictures, empty_root):
     )
     assert result.code == 0 and result.err == ""
     assert result.out.splitlines() == [
-        "type B, 2 support sets of 3 classes x 1 image, new classes every set: 6 labels, 30 targets",
+        "type B, 2 support sets of 3 classes x 1 image, new classes every set: 6 labels, "
+        "30 targets",
         "wrote t.png",
     ]
     assert _width("t.png") > 500
@@ -548,7 +549,8 @@ def test_a_learner_in_the_current_folder_is_evaluated_by_its_import_path(run, gl
         "class Mine:\n"
         "    def begin(self, meta, info): return {'info': info}\n"
         "    def observe(self, state, support): return state\n"
-        "    def predict(self, state, images): return torch.zeros(len(images), state['info'].labels)\n"
+        "    def predict(self, state, images):\n"
+        "        return torch.zeros(len(images), state['info'].labels)\n"
     )
     done = run("eval", "of_the_current_folder:Mine", *_GLYPHS, "--tasks", "3", "--json")
     assert done.code == 0, done.err
@@ -645,7 +647,7 @@ def test_train_prints_a_line_an_epoch_for_people_and_nothing_else(run, glyphs):
 
 
 def _in_terminal(*arguments: str, folder: Path, columns: int = 100) -> tuple[str, str]:
-    """Run the command with stderr on a terminal; return what is on stdout, and what the terminal was sent."""
+    """Run the command with stderr on a terminal; return the text on stdout and on the terminal."""
     control, terminal = pty.openpty()
     environment = os.environ | {"TERM": "xterm", "COLUMNS": str(columns)}
     command = [sys.executable, "-m", "cfsl", *arguments]

@@ -26,8 +26,8 @@ from archives import (
     write_folder,
     write_zip,
 )
-from cfsl.data import catalog, slimagenet64
 from cfsl.data import omniglot as omniglot_module
+from cfsl.data import slimagenet64
 from cfsl.data.catalog import REFERENCE_FINGERPRINTS, AddRequest, add_dataset, load
 from cfsl.data.recipe import Recipe
 from cfsl.data.splits import cut_like_omniglot, shuffled_split, splits_hash
@@ -77,10 +77,9 @@ def test_split_folders_give_the_split_in_every_kind_of_archive_with_and_without_
 
 def test_hidden_files_and_what_macos_adds_are_passed_over(tmp_path):
     clean = add(write_folder(tmp_path / "clean", class_files()), tmp_path / "root", name="clean")
-    litter = {
-        ".DS_Store": b"x", "ant/.DS_Store": b"x", "ant/.hidden.png": b"x", ".git/config/x.png": b"x",
-        "__MACOSX/ant/._0.png": b"x", "README.txt": b"x", "bee/notes.csv": b"x", "Thumbs.db": b"x",
-    }  # fmt: skip
+    hidden = (".DS_Store", "ant/.DS_Store", "ant/.hidden.png", ".git/config/x.png")
+    others = ("__MACOSX/ant/._0.png", "README.txt", "bee/notes.csv", "Thumbs.db")
+    litter = dict.fromkeys(hidden + others, b"x")
     for ending in ("", ".zip", ".tar"):
         source = write_any(tmp_path / f"littered{ending}", {**litter, **class_files()})
         assert (
@@ -300,24 +299,19 @@ def test_a_split_file_of_your_own_comes_first_and_the_others_stay(tmp_path):
     assert open_dataset("mine", tmp_path / "own.json", tmp_path / "root").splits == data.splits
 
 
-def test_a_split_file_of_your_own_does_not_make_a_slimagenet64_archive_wrong(tmp_path):
+def test_a_split_file_of_your_own_does_not_make_a_slimagenet64_archive_wrong(tmp_path, monkeypatch):
     files = {
         f"slim/{part}/{part}_class/{n}.png": png(n)
         for part in ("train", "val", "test")
         for n in (0, 1)
     }
     (tmp_path / "own.json").write_text('{"train": ["test_class", "val_class"]}')
-    adding = catalog._add_slim("slim-tiny", slimagenet64.Counts(1, 1, 1, images=2))
+    monkeypatch.setitem(slimagenet64.COUNTS, "slim-tiny", slimagenet64.Counts(1, 1, 1, images=2))
     source = write_any(tmp_path / "slim.tar", files)
-    data = adding(
-        AddRequest(
-            name="slim-tiny", source=source, root=tmp_path / "root", splits=tmp_path / "own.json"
-        )
-    )
+    own, root = tmp_path / "own.json", tmp_path / "root"
+    data = add(source, root, name="slim-tiny", size=None, splits=own)
     assert data.splits == {"train": ["test_class", "val_class"]}
-    assert open_dataset("slim-tiny", "folders", tmp_path / "root").splits["train"] == [
-        "train_class"
-    ]
+    assert open_dataset("slim-tiny", "folders", root).splits["train"] == ["train_class"]
 
 
 def test_classes_without_split_folders_are_shuffled_the_same_for_everybody():
@@ -571,8 +565,8 @@ def slim_tiny(real_data, tmp_path_factory):
     return add_dataset(AddRequest(name="slim-tiny", source=real_data, root=root))
 
 
-def test_an_archive_laid_out_as_slimagenet64_has_the_split_of_its_folders_and_the_pixels_of_its_images(
-    tmp_path,
+def test_an_archive_like_slimagenet64_has_the_split_of_its_folders_and_the_pixels_of_its_images(
+    tmp_path, monkeypatch
 ):
     parts = {"ant": "train", "bee": "val", "cat": "test", "dog": "train"}
     pictures = {
@@ -586,8 +580,10 @@ def test_an_archive_laid_out_as_slimagenet64_has_the_split_of_its_folders_and_th
         f"slim-tiny/{parts[name]}/{name}/{n}.JPEG": content for (name, n), content in jpegs.items()
     }
     write_any(tmp_path / "here" / "slim-tiny.tar", files)
-    adding = catalog._add_slim("slim-tiny", slimagenet64.Counts(train=2, val=1, test=1, images=3))
-    data = adding(AddRequest(name="slim-tiny", source=tmp_path / "here", root=tmp_path / "root"))
+    counts = slimagenet64.Counts(train=2, val=1, test=1, images=3)
+    monkeypatch.setitem(slimagenet64.COUNTS, "slim-tiny", counts)
+
+    data = add(tmp_path / "here", tmp_path / "root", name="slim-tiny", size=None)
     assert data.splits == {"train": ["ant", "dog"], "val": ["bee"], "test": ["cat"]}
     assert data.pixels.shape == (12, 3, 64, 64) and data.info.recipe.mean == (0.485, 0.456, 0.406)
     assert hash_pixels(data.folder) == data.info.pixels_sha256

@@ -1,4 +1,4 @@
-"""The embedded data set: the same pixels for ever, whatever else is drawn, and about as hard as Omniglot."""
+"""Glyphs: the same pixels for ever, whatever else is drawn, and about as hard as Omniglot."""
 
 from __future__ import annotations
 

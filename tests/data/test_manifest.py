@@ -1,4 +1,4 @@
-"""Rule 23 of docs/SPEC.md: tasks written down by name, and had again by anyone who has the images."""
+"""Rule 23 of docs/SPEC.md: tasks are written by image names; who has the images has the tasks."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_rule_23_tasks_from_a_manifest_are_the_drawn_ones(tasks, path):
 
 
 def test_rule_23_someone_with_only_the_images_has_the_same_tasks(tasks, path, tmp_path):
-    """The other data set has other classes around, another order and another name: only image names count."""
+    """The other data set has more classes, another order and another name."""
     data = tasks.data
     for c, name in enumerate(data.info.class_names[300:]):
         folder = tmp_path / "mine" / f"{name}"

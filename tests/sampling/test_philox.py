@@ -1,4 +1,4 @@
-"""Random numbers: the published cipher, exact bounds, and decks dealt without repeats."""
+"""Random numbers: the published cipher, exact bounds, and shuffles without repeats."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cfsl.sampling import philox
 from cfsl.sampling.philox import Stream, full_shuffle, partial_shuffle, philox4x32
 
 
@@ -34,12 +33,10 @@ def test_philox_gives_the_known_answers_of_random123(counter, key, expected):
 
 def test_a_stream_does_not_depend_on_what_is_drawn_with_it():
     stream = Stream.named("test", 1)
-    rows, lanes = (
-        np.arange(40_000, dtype=np.uint64),
-        np.arange(40_000, dtype=np.uint64) % np.uint64(7),
-    )
-    whole = stream.words(rows, lanes, 9)
-    alone = stream.words(rows[33_333:33_334], lanes[33_333:33_334], 5)
+    rows = np.arange(40_000, dtype=np.uint64)
+    columns = rows % np.uint64(7)
+    whole = stream.words(rows, columns, 9)
+    alone = stream.words(rows[33_333:33_334], columns[33_333:33_334], 5)
     assert whole[:5, 33_333].tolist() == alone[:, 0].tolist()
 
 
@@ -60,7 +57,7 @@ def test_bounded_integers_are_below_their_bounds(bounds, row):
 
 
 def test_bounded_integers_are_exactly_uniform_where_multiply_and_shift_is_not():
-    """At a bound of 3 x 2**30 a quarter of the words must be drawn again, or some integers come twice as often."""
+    """At a bound of 3 x 2**30 a quarter of the words has to be drawn again."""
     n = 4000
     bound = np.full((1, n), 3 * 2**30, np.uint64)
     drawn = Stream.named("uneven").below(
@@ -72,41 +69,44 @@ def test_bounded_integers_are_exactly_uniform_where_multiply_and_shift_is_not():
 
 def test_a_redrawn_integer_moves_no_other():
     stream, rows = Stream.named("uneven"), np.arange(50, dtype=np.uint64)
-    lanes, bound = np.zeros(50, np.uint64), np.full((3, 50), 3 * 2**30, np.uint64)
-    together = stream.below(bound, rows, lanes)
-    alone = np.stack(
-        [stream.below(bound[:, :1], rows[i : i + 1], lanes[:1])[:, 0] for i in range(50)], axis=1
-    )
-    assert np.array_equal(together, alone)
+    columns, bounds = np.zeros(50, np.uint64), np.full((3, 50), 3 * 2**30, np.uint64)
+
+    together = stream.below(bounds, rows, columns)
+    alone = [stream.below(bounds[:, :1], rows[i : i + 1], columns[:1])[:, 0] for i in range(50)]
+    assert np.array_equal(together, np.stack(alone, axis=1))
 
 
 @given(st.integers(1, 300), st.integers(1, 60), st.integers(0, 2**32))
-def test_a_partial_shuffle_deals_no_card_twice(deck, count, row):
-    count = min(count, deck)
-    bounds = np.arange(deck, deck - count, -1, dtype=np.uint64)[:, None].repeat(5, axis=1)
+def test_a_partial_shuffle_draws_no_number_twice(size, count, row):
+    count = min(count, size)
+    bounds = np.arange(size, size - count, -1, dtype=np.uint64)[:, None].repeat(5, axis=1)
     rows = np.arange(row, row + 5, dtype=np.uint64)
-    cards = partial_shuffle(Stream.named("deal").below(bounds, rows, np.zeros_like(rows)), deck)
-    assert cards.max() < deck
-    assert all(len(set(dealt)) == count for dealt in cards.T.tolist())
+
+    offsets = Stream.named("shuffle").below(bounds, rows, np.zeros_like(rows))
+    drawn = partial_shuffle(offsets, size)
+    assert drawn.max() < size
+    assert all(len(set(of_list)) == count for of_list in drawn.T.tolist())
 
 
-@given(st.integers(2, 70_000), st.integers(1, 32), st.data())
-def test_both_ways_of_dealing_give_the_same_cards(deck, count, data):
-    count = min(count, deck)
-    column = [
-        data.draw(st.integers(i, min(deck - 1, i + data.draw(st.sampled_from([2, deck])))))
-        for i in range(count)
+@given(st.integers(41, 70_000), st.integers(1, 32), st.data())
+def test_a_few_draws_are_the_first_of_many(size, few, data):
+    """A few draws are computed in another way than many."""
+    near, anywhere = st.just(2), st.just(size)
+    offsets = [
+        data.draw(st.integers(0, min(size - 1 - i, data.draw(near | anywhere)))) for i in range(40)
     ]
-    positions = np.array(column, np.uint32)[:, None]
-    assert np.array_equal(philox._deal_few(positions), philox._deal_many(positions, deck))
+    offsets = np.array(offsets, np.uint64)[:, None]
+    assert np.array_equal(
+        partial_shuffle(offsets[:few], size), partial_shuffle(offsets, size)[:few]
+    )
 
 
 def test_a_partial_shuffle_favours_no_order():
     n = 6000
     bounds = np.array([3, 2, 1], np.uint64)[:, None].repeat(n, axis=1)
     rows = np.arange(n, dtype=np.uint64)
-    cards = partial_shuffle(Stream.named("fair").below(bounds, rows, np.zeros_like(rows)), 3)
-    counts = np.unique(cards[0] * 9 + cards[1] * 3 + cards[2], return_counts=True)[1]
+    drawn = partial_shuffle(Stream.named("fair").below(bounds, rows, np.zeros_like(rows)), 3)
+    counts = np.unique(drawn[0] * 9 + drawn[1] * 3 + drawn[2], return_counts=True)[1]
     assert len(counts) == 6 and np.all(np.abs(counts - 1000) < 5 * np.sqrt(1000)), counts
 
 

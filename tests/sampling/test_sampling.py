@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import subprocess
@@ -34,9 +35,9 @@ def one_task(spec: TaskSpec, sizes: np.ndarray, number: int = 0, seed: int = 0) 
 
 @given(drawable(), numbers, seeds)
 def test_rules_1_2_3_a_task_has_exactly_nss_sets_of_n_way_k_shot_in_ceil_groups(
-    setting, number, seed
+    spec_and_sizes, number, seed
 ):
-    spec, sizes = setting
+    spec, sizes = spec_and_sizes
     plan = one_task(spec, sizes, number, seed)
     assert plan.support_images.shape == (spec.nss, spec.n_way * spec.k_shot)
     for support in plan.support_images:
@@ -47,8 +48,8 @@ def test_rules_1_2_3_a_task_has_exactly_nss_sets_of_n_way_k_shot_in_ceil_groups(
 
 
 @given(drawable(), numbers)
-def test_rule_4_a_cci_above_nss_draws_the_same_tasks_as_cci_equal_nss(setting, number):
-    spec, sizes = setting
+def test_rule_4_a_cci_above_nss_draws_the_same_tasks_as_cci_equal_nss(spec_and_sizes, number):
+    spec, sizes = spec_and_sizes
     short = spec.replace(cci=spec.nss)
     long = spec.replace(cci=spec.nss + 3)
     if not is_feasible(sizes, short):
@@ -60,8 +61,8 @@ def test_rule_4_a_cci_above_nss_draws_the_same_tasks_as_cci_equal_nss(setting, n
 
 
 @given(drawable(), numbers)
-def test_rule_5_classes_stay_within_a_group_and_never_come_back(setting, number):
-    spec, sizes = setting
+def test_rule_5_classes_stay_within_a_group_and_never_come_back(spec_and_sizes, number):
+    spec, sizes = spec_and_sizes
     plan = one_task(spec, sizes, number)
     seen: set[int] = set()
     for first in range(0, spec.nss, spec.interval):
@@ -74,8 +75,8 @@ def test_rule_5_classes_stay_within_a_group_and_never_come_back(setting, number)
 
 
 @given(class_specs.flatmap(lambda spec: st.tuples(st.just(spec), roomy_sizes(spec))), numbers)
-def test_rule_6_every_image_of_a_task_is_used_once(setting, number):
-    spec, sizes = setting
+def test_rule_6_every_image_of_a_task_is_used_once(spec_and_sizes, number):
+    spec, sizes = spec_and_sizes
     plan = one_task(spec, sizes, number)
     used = np.concatenate([plan.support_images.ravel(), plan.target_images])
     assert len(np.unique(used)) == len(used)
@@ -83,8 +84,8 @@ def test_rule_6_every_image_of_a_task_is_used_once(setting, number):
 
 
 @given(class_specs.flatmap(lambda spec: st.tuples(st.just(spec), roomy_sizes(spec))), numbers)
-def test_rules_7_9_labels_count_from_0_and_follow_the_groups(setting, number):
-    spec, sizes = setting
+def test_rules_7_9_labels_count_from_0_and_follow_the_groups(spec_and_sizes, number):
+    spec, sizes = spec_and_sizes
     plan = one_task(spec, sizes, number)
     label_of: dict[tuple[int, int], int] = {}
     for s, (images, labels) in enumerate(
@@ -112,8 +113,8 @@ def test_rule_8_which_class_gets_which_label_is_uniformly_random():
 
 
 @given(drawable(), numbers)
-def test_rule_10_with_one_group_overwrite_makes_no_difference(setting, number):
-    spec, sizes = setting
+def test_rule_10_with_one_group_overwrite_makes_no_difference(spec_and_sizes, number):
+    spec, sizes = spec_and_sizes
     if spec.kind == "instance":
         return
     spec = spec.replace(cci=spec.nss)
@@ -127,8 +128,8 @@ def test_rule_10_with_one_group_overwrite_makes_no_difference(setting, number):
 
 
 @given(class_specs.flatmap(lambda spec: st.tuples(st.just(spec), roomy_sizes(spec))), numbers)
-def test_rules_11_12_every_class_has_its_targets(setting, number):
-    spec, sizes = setting
+def test_rules_11_12_every_class_has_its_targets(spec_and_sizes, number):
+    spec, sizes = spec_and_sizes
     plan = one_task(spec, sizes, number)
     assert len(plan.target_images) == spec.target_images
     _, counts = np.unique(class_of(plan.target_images, sizes), return_counts=True)
@@ -141,8 +142,8 @@ def test_rules_11_12_every_class_has_its_targets(setting, number):
 
 
 @given(drawable(), numbers)
-def test_rule_13_only_classes_with_enough_images_are_drawn(setting, number):
-    spec, sizes = setting
+def test_rule_13_only_classes_with_enough_images_are_drawn(spec_and_sizes, number):
+    spec, sizes = spec_and_sizes
     plan = one_task(spec, sizes, number)
     assert sizes[class_of(plan.support_images.ravel(), sizes)].min() >= spec.images_per_class
 
@@ -171,8 +172,8 @@ def test_rule_14_the_message_has_the_numbers_and_the_nearest_spec():
     with pytest.raises(InfeasibleSpecError) as refused:
         require_feasible(np.full(212, 20), TaskSpec.type_b(nss=640), "omniglot/test")
     assert str(refused.value) == (
-        "omniglot/test has 212 classes; this task needs 3200 (640 groups of 5). Lower nss to 42, or use "
-        "data='glyphs-25600x20', which is drawn to fit."
+        "omniglot/test has 212 classes; this task needs 3200 (640 groups of 5). Lower nss to 42, "
+        "or use data='glyphs-25600x20', which is drawn to fit."
     )
 
 
@@ -193,8 +194,8 @@ def test_rule_16_a_targets_position_says_nothing_about_its_label():
 
 
 @given(class_specs.flatmap(lambda spec: st.tuples(st.just(spec), roomy_sizes(spec))), numbers)
-def test_rule_17_overwrite_and_corruption_do_not_change_the_images(setting, number):
-    spec, sizes = setting
+def test_rule_17_overwrite_and_corruption_do_not_change_the_images(spec_and_sizes, number):
+    spec, sizes = spec_and_sizes
     plain = one_task(spec.replace(overwrite=False, corruption=None), sizes, number)
     other = one_task(spec.replace(overwrite=True, corruption=Noise(fraction=0.3)), sizes, number)
     assert np.array_equal(plain.support_images, other.support_images)
@@ -217,8 +218,8 @@ def test_rule_17_everything_else_changes_the_draw(change):
 
 
 @given(drawable(), st.integers(0, 500), st.integers(1, 12), st.integers(1, 4), st.data())
-def test_rule_18_a_task_alone_is_the_task_inside_a_block(setting, first, count, step, data):
-    spec, sizes = setting
+def test_rule_18_a_task_alone_is_the_task_inside_a_block(spec_and_sizes, first, count, step, data):
+    spec, sizes = spec_and_sizes
     block = draw_tasks(sizes, spec, range(first, first + count * step, step))
     position = data.draw(st.integers(0, count - 1))
     alone = one_task(spec, sizes, first + position * step)
@@ -238,31 +239,36 @@ def test_rule_18_blocks_larger_than_the_cache_are_cut_without_a_seam():
         )
 
 
-def test_rule_18_many_cards_and_few_cards_are_dealt_alike():
-    """3,200 classes of 10,000: the decks are laid out, instead of remembered."""
+def test_rule_18_a_task_of_thousands_of_classes_uses_every_image_once():
+    """3,200 classes of 10,000: so many are shuffled in another way than a few."""
     sizes, spec = np.full(10_000, 6), TaskSpec.type_b(nss=640)
     plan = one_task(spec, sizes)
     used = np.concatenate([plan.support_images.ravel(), plan.target_images])
     assert len(np.unique(used)) == 3200 * 6
 
 
-def test_rule_18_another_process_draws_the_same_task():
-    code = (
-        "import numpy as np, hashlib; from cfsl.sampling import draw_tasks; from cfsl.spec import TaskSpec;"
-        "b = draw_tasks(np.full(212, 20), TaskSpec.type_d(nss=5, cci=2), range(3, 9));"
-        "print(hashlib.sha256(b.support_images.tobytes() + b.target_images.tobytes()).hexdigest())"
-    )
-    import hashlib
+DRAW_ELSEWHERE = """
+import hashlib
 
+import numpy as np
+
+from cfsl.sampling import draw_tasks
+from cfsl.spec import TaskSpec
+
+block = draw_tasks(np.full(212, 20), TaskSpec.type_d(nss=5, cci=2), range(3, 9))
+content = block.support_images.tobytes() + block.target_images.tobytes()
+print(hashlib.sha256(content).hexdigest())
+"""
+
+
+def test_rule_18_another_process_draws_the_same_task():
     block = draw_tasks(np.full(212, 20), TaskSpec.type_d(nss=5, cci=2), range(3, 9))
-    here = hashlib.sha256(
-        block.support_images.tobytes() + block.target_images.tobytes()
-    ).hexdigest()
+    content = block.support_images.tobytes() + block.target_images.tobytes()
+
     environment = os.environ | {"PYTHONHASHSEED": "77", "OMP_NUM_THREADS": "1"}
-    there = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment
-    )
-    assert there.stdout.strip() == here
+    command = [sys.executable, "-c", DRAW_ELSEWHERE]
+    there = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+    assert there.stdout.strip() == hashlib.sha256(content).hexdigest()
 
 
 @pytest.mark.parametrize("case", json.loads(GOLDEN.read_text()), ids=lambda case: case["name"])
@@ -286,8 +292,8 @@ def test_rule_18_golden_tasks_never_change(case):
 
 
 @given(instance_specs().flatmap(lambda spec: st.tuples(st.just(spec), roomy_sizes(spec))), numbers)
-def test_rule_19_every_instance_is_a_label_and_comes_back_as_a_target(setting, number):
-    spec, sizes = setting
+def test_rule_19_every_instance_is_a_label_and_comes_back_as_a_target(spec_and_sizes, number):
+    spec, sizes = spec_and_sizes
     plan = one_task(spec, sizes, number)
     shown = plan.support_images.ravel()
     assert len(set(shown.tolist())) == spec.nss * spec.n_way * spec.k_shot == spec.labels
@@ -329,7 +335,7 @@ def leak_rate(sampler: str, spec: TaskSpec, images: int) -> float:
     ],
 )
 def test_the_published_sampler_leaks_as_measured_and_ours_does_not(nss, cci, images, leaked):
-    """5 of 100 targets at (4, 2), 37 % of 250 at (10, 10): what was measured with the published code itself."""
+    """5 of 100 targets at (4, 2), 37 % of 250 at (10, 10): as measured with the published code."""
     spec = TaskSpec(nss=nss, cci=cci, overwrite=nss == cci)
     assert leak_rate("as_released_2020_08", spec, images) == pytest.approx(
         leaked, rel=0.02, abs=0.02
@@ -357,7 +363,7 @@ def test_the_published_samplers_refuse_what_the_published_code_cannot_draw():
 
 @pytest.mark.parametrize("sampler", ["as_released_2020_04", "as_released_2020_08"])
 def test_the_published_samplers_draw_as_numpys_old_generator_does(sampler):
-    """Classes from RandomState(number), shuffled; images from RandomState(seed + number), class after class."""
+    """Classes are from RandomState(number), shuffled; images from RandomState(seed + number)."""
     spec = TaskSpec.type_d(nss=2, cci=1, n_way=3, k_target=2)
     for seed, number in ((100, 0), (7, 41)):
         plan = SAMPLERS[sampler](

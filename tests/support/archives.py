@@ -17,6 +17,7 @@ from cfsl.data.catalog import AddRequest, add_dataset
 from cfsl.data.store import Dataset
 
 Files = Mapping[str, bytes]
+WEB_PAGE = b"<!DOCTYPE html>\n<html><body>404: Not Found</body></html>\n" * 30
 TAR_MODES = {".tar": "w", ".tar.gz": "w:gz", ".tar.bz2": "w:bz2", ".tar.xz": "w:xz"}
 
 
@@ -97,6 +98,20 @@ def write_any(path: Path, files: Files) -> Path:
     if path.suffix == ".zip":
         return write_zip(path, files)
     return write_tar(path, files) if ".tar" in path.suffixes else write_folder(path, files)
+
+
+def write_npz(path: Path, **changes) -> Path:
+    """Write a sound .npz of 4 classes with some arrays changed; None leaves one out."""
+    arrays = {
+        "images": np.random.default_rng(0).integers(0, 256, (8, 6, 5, 3), np.uint8),
+        "labels": np.arange(8) % 4,
+        "class_names": np.array(["ant", "bee", "cat", "dog"]),
+        "splits": np.array(["train", "train", "val", "test"]),
+    }
+    np.savez(
+        path, **{name: array for name, array in (arrays | changes).items() if array is not None}
+    )
+    return path
 
 
 def link_member(name: str, kind: bytes) -> tarfile.TarInfo:

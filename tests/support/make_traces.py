@@ -9,7 +9,7 @@ from cfsl.harness.trace import Trace
 
 
 def make_trace(logits, labels, groups=None, progressive=None, seen=None) -> Trace:
-    """A trace whose learner keeps nothing."""
+    """Return a trace whose learner keeps nothing."""
     labels = np.array(labels, np.int64)
     return Trace(
         logits=np.array(logits, np.float32),
@@ -33,7 +33,7 @@ def traces(draw: st.DrawFn, min_groups: int = 1) -> Trace:
     group_of = np.repeat(np.arange(groups), rng.integers(1, 4, groups))
     group_of = np.stack([rng.permutation(group_of) for _ in range(tasks)])
     labels = group_of * ways + rng.integers(0, ways, group_of.shape)
-    # Half of the answers are right, whatever the number of labels: guesses alone would hardly ever be.
+    # Half of the answers are right: guesses alone would hardly ever be.
     guesses = rng.integers(0, groups * ways, (tasks, sets, group_of.shape[1]))
     progressive = np.where(rng.random(guesses.shape) < 0.5, labels[:, None], guesses)
     logits = (

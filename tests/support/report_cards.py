@@ -1,4 +1,4 @@
-"""Cards that nobody ran, for tests of the report: of any suite, with numbers that follow from their place."""
+"""Cards made up for tests of the report: of any suite, with numbers that follow a rule."""
 
 from __future__ import annotations
 
@@ -123,7 +123,10 @@ def card(
 def cards_of(
     suite: str, learners: list[str], data: str = "omniglot", **fields: Any
 ) -> Iterator[Found]:
-    """Yield a card for every learner and column of a suite; later learners are better, later columns harder."""
+    """Yield a card for every learner and column of a suite.
+
+    Later learners are better, and later columns are harder.
+    """
     for rank, learner in enumerate(learners):
         for place, (column, spec) in enumerate(SUITES[suite].columns(data).items()):
             split = str(SUITES[suite].fixed.get("split", "test"))

@@ -1,4 +1,4 @@
-"""Every task spec there is, and class sizes to draw it from."""
+"""Hypothesis strategies: any task spec, and class sizes to draw it from."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ specs = class_specs | instance_specs()
 
 @st.composite
 def roomy_sizes(draw: st.DrawFn, spec: TaskSpec) -> np.ndarray:
-    """Class sizes that the spec can be drawn from, often only just, with classes that are too small mixed in."""
+    """Return class sizes that suffice, often just so; some classes are too small."""
     enough = draw(st.lists(st.integers(0, 7), min_size=spec.classes, max_size=spec.classes + 10))
     too_small = draw(st.lists(st.integers(0, spec.images_per_class - 1), max_size=5))
     sizes = [spec.images_per_class + extra for extra in enough] + too_small

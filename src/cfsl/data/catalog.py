@@ -84,15 +84,16 @@ def _add_omniglot(request: AddRequest) -> Dataset:
     return _build(request, description, omniglot.images(request.source, recipe))
 
 
-def _add_slim(title: str, counts: slimagenet64.Counts) -> Callable[[AddRequest], Dataset]:
-    def add(request: AddRequest) -> Dataset:
-        recipe = request.named_recipe(_SLIM_RECIPES)
-        folders = ClassFolders(slimagenet64.find_archive(request.source), recipe)
-        name = request.stored_name(_SLIM_RECIPES)
-        description = slimagenet64.describe(name, title, recipe, folders, counts)
-        return _build(request, description, folders.images())
+def _add_slimagenet64(request: AddRequest, title: str = "SlimageNet64") -> Dataset:
+    recipe = request.named_recipe(_SLIM_RECIPES)
+    folders = ClassFolders(slimagenet64.find_archive(request.source), recipe)
+    name = request.stored_name(_SLIM_RECIPES)
+    description = slimagenet64.describe(name, title, recipe, folders)
+    return _build(request, description, folders.images())
 
-    return add
+
+def _add_slim_tiny(request: AddRequest) -> Dataset:
+    return _add_slimagenet64(request, "slim-tiny")
 
 
 def _slimagenet64_urls(by_hand: str) -> dict[str, str | None]:
@@ -121,7 +122,7 @@ CATALOG: Mapping[str, CatalogEntry] = {
         "SlimageNet64, 1,000 ImageNet classes x 200",
         "cfsl data fetch slimagenet64 (from Zenodo)",
         _SLIM_RECIPES,
-        _add_slim("SlimageNet64", slimagenet64.SLIMAGENET64),
+        _add_slimagenet64,
         _slimagenet64_urls,
         terms=slimagenet64.LICENCE,
     ),
@@ -129,7 +130,7 @@ CATALOG: Mapping[str, CatalogEntry] = {
         "200 classes of Tiny-ImageNet in SlimageNet64's layout (not SlimageNet64)",
         "cfsl data add slim-tiny --from slim-tiny.tar",
         _SLIM_RECIPES,
-        _add_slim("slim-tiny", slimagenet64.SLIM_TINY),
+        _add_slim_tiny,
         terms=slimagenet64.LICENCE,
     ),
 }

@@ -40,17 +40,19 @@ class Counts(NamedTuple):
     images: int
 
 
-SLIMAGENET64 = Counts(train=700, val=100, test=200, images=200)
-SLIM_TINY = Counts(train=140, val=20, test=40, images=200)
+COUNTS = {
+    "SlimageNet64": Counts(train=700, val=100, test=200, images=200),
+    "slim-tiny": Counts(train=140, val=20, test=40, images=200),
+}
+"""The counts of the data sets of this layout, by their titles."""
 
 
-def describe(
-    name: str, title: str, recipe: Recipe, folders: ClassFolders, counts: Counts
-) -> Description:
+def describe(name: str, title: str, recipe: Recipe, folders: ClassFolders) -> Description:
     """Describe a data set of this layout, as far as it is not in the images."""
 
     def require_counts(sizes: Mapping[str, int], splits: Mapping[str, Splits]) -> None:
-        _require_counts(f"{folders.source} is not {title}", sizes, splits.get(FOLDERS, {}), counts)
+        problem = f"{folders.source} is not {title}"
+        _require_counts(problem, sizes, splits.get(FOLDERS, {}), COUNTS[title])
 
     return Description(
         name=name,
@@ -64,9 +66,9 @@ def describe(
     )
 
 
-def _require_counts(what: str, sizes: Mapping[str, int], splits: Splits, counts: Counts) -> None:
+def _require_counts(problem: str, sizes: Mapping[str, int], splits: Splits, counts: Counts) -> None:
     """Refuse an archive whose counts differ, and say how."""
-    problems = [
+    differences = [
         f"{part} has {len(splits.get(part, ()))} classes instead of {getattr(counts, part)}"
         for part in PARTS
         if len(splits.get(part, ())) != getattr(counts, part)
@@ -74,14 +76,14 @@ def _require_counts(what: str, sizes: Mapping[str, int], splits: Splits, counts:
 
     odd = [name for name, size in sizes.items() if size != counts.images]
     if odd:
-        problems.append(
+        differences.append(
             f"{len(odd)} classes have other than {counts.images} images (first: {odd[0]}, "
             f"{sizes[odd[0]]})"
         )
 
-    if problems:
+    if differences:
         raise DataError(
-            f"{what}: {'; '.join(problems)}. Nothing was changed; check that it is the right "
+            f"{problem}: {'; '.join(differences)}. Nothing was changed; check that it is the right "
             f"archive."
         )
 
