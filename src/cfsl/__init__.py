@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from cfsl.report.draw_task import draw_task
     from cfsl.spec import Noise, Occlusion, TaskSpec
 
-_HOME = {
+_MODULE_OF = {
     "CfslError": "cfsl.errors",
     "Dataset": "cfsl.data.store",
     "Manifest": "cfsl.data.manifest",
@@ -76,10 +76,10 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name when it is first used: `cfsl --help` must not wait for torch."""
-    if name not in _HOME:
+    """Import a public name when it is first used, so that `cfsl --help` does not wait for torch."""
+    if name not in _MODULE_OF:
         raise AttributeError(f"module 'cfsl' has no attribute '{name}'")
-    return getattr(importlib.import_module(_HOME[name]), name)
+    return getattr(importlib.import_module(_MODULE_OF[name]), name)
 
 
 def __dir__() -> list[str]:

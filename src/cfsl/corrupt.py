@@ -10,14 +10,14 @@ from jaxtyping import Bool, Float32, Int64, UInt64
 from cfsl.sampling.philox import Stream, full_shuffle
 from cfsl.spec import Noise, Occlusion
 
-Images = Float32[np.ndarray, "targets channels height width"]
-Covered = Float32[np.ndarray, " targets"]
+_Images = Float32[np.ndarray, "targets channels height width"]
+_Covered = Float32[np.ndarray, " targets"]
 """The fraction of an image's values (noise) or pixels (occlusion) that was replaced."""
 
 
 def corrupt(
-    images: Images, corruption: Noise | Occlusion, *, stream: Stream, task: int
-) -> tuple[Images, Covered]:
+    images: _Images, corruption: Noise | Occlusion, *, stream: Stream, task: int
+) -> tuple[_Images, _Covered]:
     """Return corrupted copies of a task's targets, and the fraction of each that was replaced.
 
     Target i of task t always gets the same noise; a larger fraction covers what a smaller one
@@ -32,12 +32,12 @@ def corrupt(
 
 
 def _add_noise(
-    images: Images,
+    images: _Images,
     fraction: float,
     stream: Stream,
     rows: UInt64[np.ndarray, " targets"],
     columns: UInt64[np.ndarray, " targets"],
-) -> tuple[Images, Covered]:
+) -> tuple[_Images, _Covered]:
     """Replace exactly floor(fraction x values) values of each image by U[0, 1)."""
     count = images[0].size
     replaced = _floor(fraction, count)
@@ -54,12 +54,12 @@ def _add_noise(
 
 
 def _occlude(
-    images: Images,
+    images: _Images,
     occlusion: Occlusion,
     stream: Stream,
     rows: UInt64[np.ndarray, " targets"],
     columns: UInt64[np.ndarray, " targets"],
-) -> tuple[Images, Covered]:
+) -> tuple[_Images, _Covered]:
     """Cover a disc or square of each image with one value, in all channels."""
     height, width = images.shape[2:]
     radius = _floor(occlusion.fraction, height)
