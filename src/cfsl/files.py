@@ -55,8 +55,10 @@ def remove_abandoned_parts(folder: Path) -> None:
 def _machine() -> str:
     """Return a short name of this machine, since several may write to one folder."""
     name = platform.node()
+
+    # Containers of one machine may have its name, but number their processes on their own.
     with contextlib.suppress(OSError):
-        name += str(Path("/proc/self/ns/pid").readlink())  # containers have process numbers of their own
+        name += str(Path("/proc/self/ns/pid").readlink())
     return f"{zlib.crc32(name.encode()):08x}"
 
 
