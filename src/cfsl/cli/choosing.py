@@ -23,7 +23,7 @@ from cfsl.cli.evaluation import (
     weights_for,
 )
 from cfsl.cli.option_values import parsed_change, parsed_value, written_change
-from cfsl.cli.task_options import Setting, takes_setting
+from cfsl.cli.task_options import TaskOptions, takes_task_options
 from cfsl.errors import SpecError
 from cfsl.learners.overrides import changed
 
@@ -36,9 +36,9 @@ _MOST_COMBINATIONS = 200
 _SIGNIFICANT = 0.05
 
 
-@takes_setting
+@takes_task_options
 def choose(
-    setting: Setting,
+    options: TaskOptions,
     learner: Name,
     tries: Annotated[
         list[str],
@@ -57,11 +57,11 @@ def choose(
     json: Json = False,
 ) -> None:
     """Try every combination of some hyper-parameters' values on validation tasks, and say which is best."""
-    if setting.split != SPLIT:
-        raise SpecError(f"choices are made on validation tasks; leave out --split {setting.split}")
+    if options.split != SPLIT:
+        raise SpecError(f"choices are made on validation tasks; leave out --split {options.split}")
     built = built_learner(learner, changes)
     candidates = [(values, changed(built, values)) for values in combinations(tries, changes or [])]
-    chosen_tasks = setting.tasks(range(tasks))
+    chosen_tasks = options.tasks(range(tasks))
     traces = []
     with counting(
         f"trying {len(candidates)} x {learner}", len(candidates) * tasks, "tasks"

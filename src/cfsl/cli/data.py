@@ -169,9 +169,9 @@ def info(
     json: Json = False,
 ) -> None:
     """Say what a data set holds, and the longest task of each type that it can give."""
-    from cfsl.cli.task_options import Setting
+    from cfsl.cli.task_options import TaskOptions
 
-    _report(Setting(data=name, splits=splits).open(), json=json)
+    _report(TaskOptions(data=name, splits=splits).open(), json=json)
 
 
 @app.command(epilog="Example: cfsl data verify omniglot")

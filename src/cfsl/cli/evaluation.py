@@ -12,7 +12,7 @@ import typer
 
 from cfsl.cli.console import counting, print_json, say
 from cfsl.cli.option_values import look_in_current_folder, parsed_changes
-from cfsl.cli.task_options import Setting, takes_setting
+from cfsl.cli.task_options import TaskOptions, takes_task_options
 from cfsl.errors import CfslError, SpecError, lookup
 from cfsl.learners.overrides import changed
 
@@ -60,9 +60,9 @@ def learners(json: Json = False) -> None:
         say(f"{name:<22}{needs.get(entry.training, 'cfsl train'):<18}{entry.what}")
 
 
-@takes_setting
+@takes_task_options
 def evaluate(
-    setting: Setting,
+    options: TaskOptions,
     learner: Name,
     checkpoint: Annotated[
         Path | None,
@@ -116,7 +116,7 @@ def evaluate(
 
     require_device(device)
     members = _members(checkpoint, ensemble, average)
-    built, chosen = built_learner(learner, changes), setting.tasks(range(tasks))
+    built, chosen = built_learner(learner, changes), options.tasks(range(tasks))
     checkpoint = _with_ready(learner, checkpoint, chosen)
     meta = weights_for(learner, built, checkpoint, chosen)
     apart = isolate is Isolation.PROCESS

@@ -18,7 +18,7 @@ from cfsl.cli.choosing import SPLIT, combinations
 from cfsl.cli.console import complain, print_json, say, stepping
 from cfsl.cli.evaluation import Changes, Json, Name
 from cfsl.cli.option_values import look_in_current_folder, parsed_changes, written_change
-from cfsl.cli.task_options import Setting, takes_setting
+from cfsl.cli.task_options import TaskOptions, takes_task_options
 from cfsl.cli.training import say_what_was_fitted
 from cfsl.errors import SpecError, lookup
 
@@ -36,9 +36,9 @@ _PICTURE = "sweep.png"
 _DOTS_PER_INCH = 160
 
 
-@takes_setting
+@takes_task_options
 def sweep(
-    setting: Setting,
+    options: TaskOptions,
     learner: Name,
     space: Annotated[
         Path | None,
@@ -95,11 +95,11 @@ def sweep(
     signal.signal(signal.SIGTERM, _stop)
     look_in_current_folder()
     require_optuna()
-    _require_validation(setting)
-    task = setting.spec()
+    _require_validation(options)
+    task = options.spec()
     chosen = _method(method, trials, space, vary, paper2=paper2)
-    base, wanted = _space(learner, setting.data, task, space, vary, paper2=paper2)
-    data = setting.open()
+    base, wanted = _space(learner, options.data, task, space, vary, paper2=paper2)
+    data = options.open()
     lengths = {"epochs": epochs, "updates": updates}
     characters = data.info.recipe.channels == 1
     wished = training_for(learner, recipe, task, training_seed, lengths, characters=characters)
@@ -110,10 +110,10 @@ def sweep(
         Sweep(
             learner=learner,
             base=base | parsed_changes(changes or []),
-            data=data_spec(data, setting.splits),
+            data=data_spec(data, options.splits),
             task=task,
             tasks=tasks,
-            task_seed=setting.seed,
+            task_seed=options.seed,
             training=training,
             seed=training_seed,
             space=wanted,
@@ -123,7 +123,7 @@ def sweep(
     )
     folder = (
         out
-        or Path("sweeps") / f"{learner.replace(':', '-')}-{setting.data}-{task.task_type}{task.nss}"
+        or Path("sweeps") / f"{learner.replace(':', '-')}-{options.data}-{task.task_type}{task.nss}"
     )
     failed = _swept(Job(asked, folder, trials or _TRIALS), workers, retry=retry, json=json)
     if failed:
@@ -134,12 +134,12 @@ def _stop(number: int, frame: object) -> None:
     raise KeyboardInterrupt
 
 
-def _require_validation(setting: Setting) -> None:
-    if setting.split != SPLIT:
-        raise SpecError(f"sweeps are on validation tasks; leave out --split {setting.split}")
-    if setting.sampler != Setting().sampler:
+def _require_validation(options: TaskOptions) -> None:
+    if options.split != SPLIT:
+        raise SpecError(f"sweeps are on validation tasks; leave out --split {options.split}")
+    if options.sampler != TaskOptions().sampler:
         raise SpecError(
-            f"sweeps are on tasks of the sampler {Setting().sampler}; leave out --sampler"
+            f"sweeps are on tasks of the sampler {TaskOptions().sampler}; leave out --sampler"
         )
 
 

@@ -1,4 +1,4 @@
-"""The options that say which tasks are meant: the same for every command that takes tasks."""
+"""The options of every command that works on tasks."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ _corruption = functools.partial(_option, "Corruption of the targets")
 
 
 @dataclass(frozen=True)
-class Setting:
-    """A data set, a split of it, and the kind of tasks to draw."""
+class TaskOptions:
+    """The options that say which tasks a command works on: data set, split, and kind of task."""
 
     data: Annotated[str, _data("Data set; 'cfsl data list' shows which there are.")] = "glyphs"
     splits: Annotated[
@@ -76,7 +76,8 @@ class Setting:
     sampler: Annotated[
         str,
         _tasks(
-            "cfsl-1; as_released_2020_04 and as_released_2020_08 draw what the published code draws."
+            "cfsl-1; as_released_2020_04 and as_released_2020_08 draw what the published code "
+            "draws."
         ),
     ] = "cfsl-1"
     noise: Annotated[
@@ -160,17 +161,18 @@ def _spelled(task_type: str) -> str:
     return task_type.upper() if len(task_type) == 1 else task_type.lower()
 
 
-def takes_setting(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options of `Setting`; it receives them as its first argument."""
-    hints = typing.get_type_hints(Setting, include_extras=True)
-    names = [field.name for field in dataclasses.fields(Setting)]
+def takes_task_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the fields of `TaskOptions` as options; it receives them as one value."""
+    fields = dataclasses.fields(TaskOptions)
+    hints = typing.get_type_hints(TaskOptions, include_extras=True)
 
     @functools.wraps(command)
-    def with_options(**options: Any) -> None:
-        setting = Setting(**{name: options.pop(name) for name in names})
-        command(setting, **options)
+    def with_options(**values: Any) -> None:
+        options = TaskOptions(**{field.name: values.pop(field.name) for field in fields})
+        command(options, **values)
 
-    own = inspect.signature(command, eval_str=True).parameters.values()
+    own = list(inspect.signature(command, eval_str=True).parameters.values())[1:]
+    kept = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in own]
     added = [
         inspect.Parameter(
             field.name,
@@ -178,8 +180,7 @@ def takes_setting(command: Callable[..., None]) -> Callable[..., None]:
             default=field.default,
             annotation=hints[field.name],
         )
-        for field in dataclasses.fields(Setting)
+        for field in fields
     ]
-    kept = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in list(own)[1:]]
     with_options.__signature__ = inspect.Signature(added + kept)  # type: ignore[attr-defined]
     return with_options

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cfsl.cli.console import counting, print_json, say
-from cfsl.cli.task_options import Setting, takes_setting
+from cfsl.cli.task_options import TaskOptions, takes_task_options
 from cfsl.errors import CfslError
 
 if TYPE_CHECKING:
@@ -27,9 +27,9 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 @app.command(
     epilog="Example: cfsl tasks show --data omniglot --type D --nss 4 --cci 2 --out task.png"
 )
-@takes_setting
+@takes_task_options
 def show(
-    setting: Setting,
+    options: TaskOptions,
     index: Annotated[int, typer.Option(help="Number of the task.")] = 0,
     out: Annotated[
         Path, typer.Option(help="Where to write the picture (.png, .pdf, .jpg).")
@@ -39,9 +39,9 @@ def show(
     """Draw one task: support sets in order, then the target set."""
     from cfsl.report.draw_task import describe_spec, draw_task
 
-    tasks = setting.tasks(range(index, index + 1))
-    released = f" ({setting.sampler})" if setting.sampler != "cfsl-1" else ""
-    picture = draw_task(tasks[0], title=f"{setting.data}/{setting.split}{released}")
+    tasks = options.tasks(range(index, index + 1))
+    released = f" ({options.sampler})" if options.sampler != "cfsl-1" else ""
+    picture = draw_task(tasks[0], title=f"{options.data}/{options.split}{released}")
     _save(picture, out)
 
     spec = tasks.spec
@@ -49,10 +49,10 @@ def show(
         print_json(
             {
                 "picture": str(out),
-                "data": setting.data,
-                "split": setting.split,
-                "seed": setting.seed,
-                "sampler": setting.sampler,
+                "data": options.data,
+                "split": options.split,
+                "seed": options.seed,
+                "sampler": options.sampler,
                 "index": index,
                 "spec": spec.model_dump(mode="json"),
                 "spec_hash": spec.hash,
@@ -66,7 +66,7 @@ def show(
     small = int((tasks.class_sizes < spec.images_per_class).sum())
     if small:
         say(
-            f"{small} of {len(tasks.class_sizes)} classes of {setting.data}/{setting.split} have "
+            f"{small} of {len(tasks.class_sizes)} classes of {options.data}/{options.split} have "
             f"fewer than {spec.images_per_class} images and are never drawn"
         )
     say(f"wrote {out}")
@@ -92,9 +92,9 @@ def _save(picture: Image, out: Path) -> None:
 
 
 @app.command(epilog="Example: cfsl tasks export --data omniglot --type B --nss 3 --out b3.json.gz")
-@takes_setting
+@takes_task_options
 def export(
-    setting: Setting,
+    options: TaskOptions,
     tasks: Annotated[int, typer.Option(help="How many tasks.", min=1)] = 600,
     first: Annotated[int, typer.Option(help="Number of the first task.", min=0)] = 0,
     out: Annotated[Path, typer.Option(help="Where to write the manifest.")] = Path("tasks.json.gz"),
@@ -103,7 +103,7 @@ def export(
     """Write tasks to one small file, by class and image names and with a fingerprint."""
     from cfsl.data.manifest import Manifest
 
-    manifest = Manifest.of(setting.tasks(range(first, first + tasks)))
+    manifest = Manifest.of(options.tasks(range(first, first + tasks)))
     manifest.write(out)
 
     size = out.stat().st_size
@@ -165,7 +165,7 @@ def _verify_file(path: Path, data: str | None, splits: str | None) -> str:
     from cfsl.data.manifest import Manifest, differences
 
     manifest = Manifest.read(path)
-    options = Setting(data=data or manifest.data, splits=splits or manifest.splits)
+    options = TaskOptions(data=data or manifest.data, splits=splits or manifest.splits)
     drawn = manifest.recomputed(options.open())
 
     if drawn.fingerprint == manifest.fingerprint:
@@ -177,7 +177,7 @@ def _verify_published(name: str, data: str) -> dict[str, str]:
     """Compare the published fingerprints of a data set's test tasks with what is drawn here."""
     from cfsl.data.published import drawn_fingerprint, published_tasks
 
-    table, data_set = published_tasks(name), Setting(data=data).open()
+    table, data_set = published_tasks(name), TaskOptions(data=data).open()
 
     results = {}
     with counting(f"drawing tasks from {data}", len(table), "settings") as progress:

@@ -13,7 +13,7 @@ import typer
 from cfsl.cli.console import print_event, say, stepping
 from cfsl.cli.evaluation import ACCELERATIONS, Changes, Name, built_learner
 from cfsl.cli.option_values import known_precision, slow_precision
-from cfsl.cli.task_options import Setting, takes_setting
+from cfsl.cli.task_options import TaskOptions, takes_task_options
 from cfsl.errors import CfslError, SpecError, lookup
 
 if TYPE_CHECKING:
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 _LOGS = {"none": False, "tensorboard": True}
 
 
-@takes_setting
+@takes_task_options
 def train(
-    setting: Setting,
+    options: TaskOptions,
     learner: Name,
     recipe: Annotated[
         str,
@@ -78,7 +78,7 @@ def train(
     from cfsl.training.recipes import fitted_to
     from cfsl.training.tensorboard import require_tensorboard
 
-    _require_defaults(setting)
+    _require_defaults(options)
     require_device(device)
     logged, fast = lookup(_LOGS, log, "log"), lookup(ACCELERATIONS, accelerate, "acceleration")
     if logged:
@@ -87,18 +87,18 @@ def train(
     slow = why_not(built, device) if fast and isinstance(built, MamlLow) else None
     if slow and not json:
         say(f"not accelerated: {slow}")
-    data = setting.open()
+    data = options.open()
     characters = data.info.recipe.channels == 1
     known = None if precision is None else known_precision(precision)
     own = {"epochs": epochs, "updates": updates, "precision": known}
-    asked = _training(learner, recipe, setting.spec(), own, training_seed, characters=characters)
+    asked = _training(learner, recipe, options.spec(), own, training_seed, characters=characters)
     training = fitted_to(data, asked)
     if not json:
         say_what_was_fitted(asked, training, data)
         slower = slow_precision(training.schedule.precision, device)
         if slower:
             say(slower)
-    folder = out or Path("runs") / f"{learner.replace(':', '-')}-{setting.data}-{recipe}"
+    folder = out or Path("runs") / f"{learner.replace(':', '-')}-{options.data}-{recipe}"
 
     how = _How(device, threads, accelerates=fast, logs=logged, json=json)
     stages = [
@@ -180,15 +180,15 @@ def _short_name(learner: str) -> str:
     return learner.rpartition(":")[2]
 
 
-def _require_defaults(setting: Setting) -> None:
+def _require_defaults(options: TaskOptions) -> None:
     """Refuse options that choose tasks to evaluate on: training has its own split, seed and sampler."""
-    usual = Setting()
+    usual = TaskOptions()
     for name, instead in (
         ("seed", "--training-seed"),
         ("split", "leave it out"),
         ("sampler", "leave it out"),
     ):
-        if getattr(setting, name) != getattr(usual, name):
+        if getattr(options, name) != getattr(usual, name):
             raise SpecError(f"--{name} is for evaluation; training takes its own tasks ({instead})")
 
 
