@@ -105,7 +105,7 @@ class TaskBatch:
         ]
 
 
-def _whole_number(seed: object) -> int:
+def whole_number(seed: object) -> int:
     """Return a seed as a plain int; refuse 0.0, which would be another seed than 0."""
     if isinstance(seed, bool) or not hasattr(seed, "__index__"):
         raise SpecError(f"seed={seed!r} is refused: a seed is a whole number")
@@ -129,7 +129,7 @@ class Tasks(Sequence[Task]):
 
     def __post_init__(self) -> None:
         lookup(SAMPLERS, self.sampler, "sampler")
-        object.__setattr__(self, "seed", _whole_number(self.seed))
+        object.__setattr__(self, "seed", whole_number(self.seed))
         if not isinstance(self.numbers, range):
             raise SpecError(
                 f"numbers={self.numbers!r} is refused: give a range of task numbers, such as "
