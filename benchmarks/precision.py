@@ -24,14 +24,18 @@ from cfsl.training.loop import train
 from cfsl.training.recipes import recipe_for
 from cfsl.training.training_spec import Precision
 
-CONTENDERS = {"champion": Champion(), "tasks": ProtoNet(metric="cosine"), "meta": MamlHigh()}
-"""By the kind of recipe."""
+CONTENDERS = {
+    "champion": Champion(),
+    "protonet": ProtoNet(metric="cosine"),
+    "maml_high": MamlHigh(),
+}
+"""By name."""
 UPDATES, TURNS, WARM = 4, 3, 1
 
 
-def seconds(kind: str, learner: Any, data: cfsl.Dataset, precision: Precision) -> list[float]:
+def seconds(name: str, learner: Any, data: cfsl.Dataset, precision: Precision) -> list[float]:
     """Train a few updates, and return how long each took but for the first."""
-    recipe = recipe_for("short", kind, cfsl.TaskSpec.type_b(nss=3))
+    recipe = recipe_for("short", name, cfsl.TaskSpec.type_b(nss=3))
     schedule = recipe.schedule.replace(epochs=1, updates=UPDATES, precision=precision)
     ticks: list[float] = []
 
@@ -55,11 +59,11 @@ def main() -> None:
     if not has_bfloat16("cpu"):
         print("this processor has no instructions for bfloat16: expect it to be the slower one")
     data = cfsl.load("glyphs")
-    for kind, learner in CONTENDERS.items():
+    for name, learner in CONTENDERS.items():
         times: dict[str, list[float]] = {precision: [] for precision in get_args(Precision)}
         for _ in range(TURNS):
             for precision, taken in times.items():
-                taken += seconds(kind, learner, data, precision)
+                taken += seconds(name, learner, data, precision)
         medians = {precision: statistics.median(taken) for precision, taken in times.items()}
         each = ", ".join(f"{precision} {taken:.3f} s" for precision, taken in medians.items())
         print(

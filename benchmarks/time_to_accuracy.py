@@ -79,7 +79,7 @@ def recipe_of(learner: Any, task: cfsl.TaskSpec) -> Training:
     recipe = recipe_for("short", "champion", task)
     if isinstance(learner, Champion):
         return recipe
-    usual = recipe_for("short", "tasks", task)
+    usual = recipe_for("short", "protonet", task)
     schedule = recipe.schedule.replace(rate=PROTONET_RATE)
     return recipe.replace(
         episodes=usual.episodes, augmentation=usual.augmentation, schedule=schedule
@@ -110,7 +110,7 @@ def timed(learner: Any, data: cfsl.Dataset, updates: int, seed: int, precision: 
 
 def timed_stages(learner: Any, data: cfsl.Dataset, percent: int, seed: int) -> Run:
     """Train in stages, each for so much of its updates, and ask on validation tasks."""
-    recipe = recipe_for("strong", "meta", cfsl.TaskSpec.type_b(nss=3), learner=learner.kind)
+    recipe = recipe_for("strong", learner.kind, cfsl.TaskSpec.type_b(nss=3))
     training = _shortened(recipe.with_seed(seed), percent)
     seconds = 0.0
 

@@ -26,7 +26,14 @@ from cfsl.data.catalog import glyphs_counts
 from cfsl.data.store import current_folder
 from cfsl.harness.workers import Workers
 from cfsl.learners.base import first_weights
-from cfsl.learners.registry import LEARNERS
+from cfsl.learners.registry import (
+    CHAMPION_TRAINING,
+    LEARNERS,
+    META_TRAINED,
+    PRETRAINED,
+    TRAINED_ON_TASKS,
+    WeightSource,
+)
 from cfsl.learners.tune import Tunable
 from cfsl.report.charts import accuracy_chart
 from cfsl.runs.evaluation import evaluation_of
@@ -62,7 +69,7 @@ class Size:
 
     data: str = "glyphs"
     learners: tuple[str, ...] = tuple(
-        name for name, entry in LEARNERS.items() if entry.training != "meta"
+        name for name, entry in LEARNERS.items() if entry.weights is not META_TRAINED
     )
     tuned_tasks: int = 30
     """For learners that are tuned, which takes its time."""
@@ -94,9 +101,12 @@ def main(size: Size = FULL) -> None:
             return lambda finished: progress.advance(task, finished)
 
         data = _drawn(size.data, bar)
-        weights = {kind: _trained(kind, data, size, bar) for kind in ("tasks", "pretraining")}
+        weights = {
+            source: _trained(source.trainer, data, size, bar)
+            for source in (TRAINED_ON_TASKS, PRETRAINED)
+        }
         ready = ready_named("champion", "omniglot")
-        weights["champion"] = (read_weights(ready), read_notes(ready))
+        weights[CHAMPION_TRAINING] = (read_weights(ready), read_notes(ready))
         cards = _evaluated(data, weights, size, bar)
     for table in _tables(cards, size.learners):
         console.print(table)
@@ -126,13 +136,12 @@ def _drawn(name: str, bar: Bar) -> cfsl.Dataset:
     return data
 
 
-def _trained(kind: str, data: cfsl.Dataset, size: Size, bar: Bar) -> tuple[Any, Any]:
+def _trained(name: str, data: cfsl.Dataset, size: Size, bar: Bar) -> tuple[Any, Any]:
     """Train ProtoNets on tasks, or pretrain the network of the tuned learners; return weights and what is noted."""
-    name = "protonet" if kind == "tasks" else "pretrain_tune"
-    learner, training = LEARNERS[name].build(), recipe_for("short", kind, COLUMNS["B"])
+    learner, training = LEARNERS[name].build(), recipe_for("short", name, COLUMNS["B"])
     schedule = training.schedule.replace(epochs=3, updates=size.updates)
     training = training.replace(
-        schedule=schedule, validation_tasks=size.tasks // 2 if kind == "tasks" else 5
+        schedule=schedule, validation_tasks=size.tasks // 2 if name == "protonet" else 5
     )
     done, folder = bar(f"training {name}", schedule.total), FOLDER / "runs" / name
 
@@ -147,7 +156,7 @@ def _trained(kind: str, data: cfsl.Dataset, size: Size, bar: Bar) -> tuple[Any, 
 
 
 def _evaluated(
-    data: cfsl.Dataset, weights: dict[str, Any], size: Size, bar: Bar
+    data: cfsl.Dataset, weights: dict[WeightSource, Any], size: Size, bar: Bar
 ) -> list[dict[str, Any]]:
     """Evaluate every learner in every column."""
     cards = []
@@ -158,7 +167,7 @@ def _evaluated(
             done = bar(f"evaluating {name}", count * len(COLUMNS))
             for column, spec in COLUMNS.items():
                 tasks = cfsl.Tasks(data, spec, numbers=range(count))
-                meta, notes = weights.get(entry.training) or (_first_weights(learner, tasks), None)
+                meta, notes = weights.get(entry.weights) or (_first_weights(learner, tasks), None)
                 result = evaluation_of(
                     name, learner, tasks, meta, checkpoint=notes, workers=workers, progress=done
                 )

@@ -20,14 +20,6 @@ SHARED = {
     "maml_high.py": "cfsl.learners.maml.maml_high",
 }
 """Files that a learner's own text points to; their texts come after it."""
-TRAINING = {
-    "none": "nothing to train",
-    "random": "random weights, never trained",
-    "tasks": "`cfsl train`, on one-shot tasks of any shape",
-    "meta": "`cfsl train`, on tasks of the very shape to be learned",
-    "pretraining": "`cfsl train`, on shuffled images of the training classes",
-    "champion": "`cfsl train`, in a way of its own; those for characters come with the package",
-}
 FUNCTIONS = ("embed", "begin", "observe", "predict", "episode_loss")
 Cards = Mapping[Path, Any]
 
@@ -41,7 +33,7 @@ def learner_pages(root: Path) -> dict[str, str]:
         f"{FOLDER}/{name}.md": _page(name, entry, cards, root) for name, entry in LEARNERS.items()
     }
     rows = [
-        [f"[`{name}`]({name}.md)", entry.what, TRAINING[entry.training]]
+        [f"[`{name}`]({name}.md)", entry.what, entry.weights.what]
         for name, entry in LEARNERS.items()
     ]
     contents = "\n".join(LEARNERS)
@@ -70,7 +62,7 @@ def _page(name: str, entry: Any, cards: Cards, root: Path) -> str:
     parts = [
         f"# `{name}`\n",
         f"*{entry.what[0].upper()}{entry.what[1:]}.* "
-        f"Weights: {TRAINING[entry.training]}.{_marks(learner)}\n",
+        f"Weights: {entry.weights.what}.{_marks(learner)}\n",
         f"File: `{Path(module.__file__ or '').relative_to(root)}`{_cited(entry.cite)}.\n",
         "## Equation\n",
         block(EQUATIONS[name], "text"),

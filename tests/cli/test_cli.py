@@ -799,7 +799,7 @@ def test_an_ensemble_that_cannot_be_is_refused_in_one_line(run, glyphs):
 def small_run(tmp_path_factory, glyphs):
     """Train ProtoNets for one update."""
     folder = tmp_path_factory.mktemp("small") / "run"
-    training = recipe_for("short", "tasks", TaskSpec.type_b(nss=2))
+    training = recipe_for("short", "protonet", TaskSpec.type_b(nss=2))
     schedule = training.schedule.replace(epochs=1, updates=1)
     train(
         find_learner("protonet"),

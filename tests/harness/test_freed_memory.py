@@ -92,7 +92,7 @@ def test_it_is_kept_in_training_and_in_evaluation_and_no_longer(
         seen.append(freed_memory._HOLDERS._count)
 
     task = cfsl.TaskSpec.type_b(nss=2)
-    recipe = recipe_for("short", "tasks", task)
+    recipe = recipe_for("short", "protonet", task)
     schedule = recipe.schedule.replace(epochs=1, updates=2, warmup=1)
     loop.train(
         SMALL, recipe.replace(schedule=schedule, validation_tasks=1), glyphs, tmp_path / "run", note

@@ -14,9 +14,9 @@ from cfsl.errors import UnknownNameError
 from cfsl.harness.cost import measure_macs
 from cfsl.harness.evaluate import evaluate, task_info
 from cfsl.harness.state import flatten
-from cfsl.learners.base import FixedEmbedding, Support, first_weights
+from cfsl.learners.base import FixedEmbedding, Support, TrainedOnTasks, first_weights
 from cfsl.learners.overrides import changed
-from cfsl.learners.registry import LEARNERS, find_learner
+from cfsl.learners.registry import LEARNERS, META_TRAINED, TRAINED_ON_TASKS, find_learner
 from cfsl.nets import DenseNet
 from cfsl.nets.convnet import ConvNet
 from cfsl.spec import TaskSpec
@@ -215,10 +215,11 @@ def test_atm_of_protonets_is_the_papers(small):
 
 
 @pytest.mark.parametrize(
-    "name", [name for name, entry in LEARNERS.items() if entry.training in ("tasks", "meta")]
+    "name",
+    [name for name, entry in LEARNERS.items() if entry.weights in (TRAINED_ON_TASKS, META_TRAINED)],
 )
 def test_what_is_said_to_be_trained_on_tasks_can_be(name):
-    assert hasattr(find_learner(name), "episode_loss")
+    assert isinstance(find_learner(name), TrainedOnTasks)
 
 
 def test_macs_of_protonets_are_those_of_the_hand(small):

@@ -169,15 +169,15 @@ def stages_of(profile: str, learner: str, column: str) -> list[str]:
 
 
 def test_the_profile_strong_trains_the_maml_family_in_stages():
-    assert stages_of("strong", "maml_high", "B3") == ["MetricStart few-shot1", "maml_high B3"]
+    assert stages_of("strong", "maml_high", "B3") == ["metric_start few-shot1", "maml_high B3"]
     assert stages_of("strong", "sca", "B5") == [
-        "MetricStart few-shot1",
+        "metric_start few-shot1",
         "maml_high B3",
         "maml_high B5",
         "sca B5",
     ]
     assert stages_of("strong", "maml_high", "C5") == [
-        "MetricStart few-shot1",
+        "metric_start few-shot1",
         "maml_high C3",
         "maml_high C5",
     ]
@@ -298,42 +298,42 @@ def test_what_changes_the_weights_of_the_champion_is_trained_as_it_was_asked_for
     assert run.train.learner.settings[field] == value == run.learner.settings[field]
 
 
-@pytest.mark.parametrize("kind", ["tasks", "meta", "pretraining", "champion"])
+@pytest.mark.parametrize("learner", ["protonet", "anil", "pretrain_tune", "champion"])
 def test_photographs_are_never_turned_or_bent_in_short_training_and_characters_never_mirrored_one_by_one(
-    kind,
+    learner,
 ):
-    photographs = recipe_for("short", kind, TaskSpec.type_b(3), characters=False).augmentation
+    photographs = recipe_for("short", learner, TaskSpec.type_b(3), characters=False).augmentation
     assert photographs.mirror
     assert not (
         photographs.degrees or photographs.elastic or photographs.shear or photographs.quarter_turns
     )
-    characters = recipe_for("short", kind, TaskSpec.type_b(3)).augmentation
+    characters = recipe_for("short", learner, TaskSpec.type_b(3)).augmentation
     assert not (characters.mirror or characters.crop or characters.colour)
 
 
 def test_quick_on_photographs_is_as_the_recipe_and_half_as_long():
-    characters = PROFILES["quick"].training("tasks", "protonet", TaskSpec.type_b(3), True)
-    photographs = PROFILES["quick"].training("tasks", "protonet", TaskSpec.type_b(3), False)
+    characters = PROFILES["quick"].training("protonet", TaskSpec.type_b(3), True)
+    photographs = PROFILES["quick"].training("protonet", TaskSpec.type_b(3), False)
     assert 2 * photographs.schedule.total == characters.schedule.total
     assert (
         photographs.augmentation
-        == recipe_for("short", "tasks", TaskSpec.type_b(3), characters=False).augmentation
+        == recipe_for("short", "protonet", TaskSpec.type_b(3), characters=False).augmentation
     )
 
 
 @pytest.mark.parametrize(
-    ("name", "kind", "classes", "images"),
+    ("name", "learner", "classes", "images"),
     [
         ("glyphs-60x12", "champion", 38, 5),
         ("glyphs-60x4", "champion", 38, 4),
         ("glyphs-40x3", "champion", 30, 3),
-        ("glyphs-40x3", "tasks", 30, 3),
-        ("glyphs-40x2", "tasks", 30, 2),
+        ("glyphs-40x3", "protonet", 30, 3),
+        ("glyphs-40x2", "protonet", 30, 2),
     ],
 )
-def test_episodes_are_as_wide_and_as_deep_as_training_classes_allow(name, kind, classes, images):
+def test_episodes_are_as_wide_and_as_deep_as_training_classes_allow(name, learner, classes, images):
     data = opened(name, None)
-    episodes = fitted_to(data, recipe_for("short", kind, TaskSpec.type_b(3))).episodes
+    episodes = fitted_to(data, recipe_for("short", learner, TaskSpec.type_b(3))).episodes
     assert (episodes.n_way, episodes.k_shot + episodes.k_target) == (classes, images)
     require_feasible(data.class_sizes[data.classes_of("train")], episodes, name)
 
@@ -355,7 +355,7 @@ def test_training_is_validated_on_as_many_support_sets_as_validation_classes_all
     parts = {"train": names[:300], "val": names[300 : 300 + classes], "test": names[350:]}
     (tmp_path / "mine.json").write_text(json.dumps(parts))
     data = opened(DATA[0], str(tmp_path / "mine.json"))
-    assert fitted_to(data, recipe_for("short", "tasks", asked)).validation == fitted
+    assert fitted_to(data, recipe_for("short", "protonet", asked)).validation == fitted
 
 
 def test_a_run_is_the_same_whether_the_usual_split_is_named_or_not():

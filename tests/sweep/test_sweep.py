@@ -207,6 +207,20 @@ def test_what_changes_the_training_changes_its_name_and_nothing_else_does():
     assert len({usual, *others}) == 6
 
 
+def test_champions_share_one_training_unless_the_weights_are_other_ones():
+    def training(**values) -> str:
+        space = {name: Choices(choices=(value,)) for name, value in values.items()}
+        sweep = sweep_of("champion", base={}, space=space or {"groups": Choices(choices=(True,))})
+        return run_of(sweep, values).train.hash
+
+    usual = training()
+    assert usual == training(groups=False) == training(numbers="float32")
+    assert usual == training(knows_copies=False)
+    others = [training(views="one"), training(closeness="cosine"), training(axes=64)]
+    others += [training(learns_means=False), training(length_power=0.0)]
+    assert len({usual, *others}) == 6
+
+
 # On which tasks
 
 

@@ -399,7 +399,7 @@ def test_a_bench_does_the_first_stage_once_for_all_that_start_from_it():
 
 @pytest.mark.parametrize("learner", ["maml_low", "maml_high", "sca"])
 def test_photographs_are_neither_turned_nor_bent_in_any_stage(learner):
-    training = recipe_for("strong", "meta", TASK, learner=learner, characters=False)
+    training = recipe_for("strong", learner, TASK, characters=False)
     stages = [training, *[stage.training for stage, _ in stages_before(training, Path("run"))]]
     assert len(stages) >= 2
     for stage in stages:
@@ -413,7 +413,7 @@ def test_photographs_are_neither_turned_nor_bent_in_any_stage(learner):
 
 def test_a_learner_without_stages_is_not_trained_in_stages():
     with pytest.raises(SpecError, match="there is no recipe 'strong' for anil"):
-        recipe_for("strong", "meta", TASK, learner="anil")
+        recipe_for("strong", "anil", TASK)
 
 
 def test_a_frozen_embedding_needs_weights_to_start_from():

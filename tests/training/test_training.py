@@ -24,6 +24,7 @@ import cfsl
 from cfsl.errors import CheckpointError, LearnerError, SpecError
 from cfsl.harness.devices import available_devices
 from cfsl.learners.base import Moment
+from cfsl.learners.registry import LEARNERS
 from cfsl.learners.maml.maml_high import MamlHigh
 from cfsl.learners.maml.maml_low import MamlLow
 from cfsl.learners.protonet import ProtoNet
@@ -568,7 +569,7 @@ def test_learning_rates_by_hand():
 
 
 def test_the_paper_recipe_is_the_published_protocol():
-    training = recipe_for("paper", "tasks", TaskSpec.type_b(nss=3))
+    training = recipe_for("paper", "protonet", TaskSpec.type_b(nss=3))
     schedule = training.schedule
     assert (schedule.epochs, schedule.updates, schedule.batch, schedule.keep) == (250, 500, 1, 5)
     assert (schedule.optimizer, schedule.rate, schedule.weight_decay, schedule.decay) == (
@@ -579,7 +580,13 @@ def test_the_paper_recipe_is_the_published_protocol():
     )
     assert training.episodes == training.validation and training.validation_tasks == 600
     assert training.augmentation == Augmentation()
-    assert all({"tasks", "pretraining"} <= set(recipes) for recipes in RECIPES.values())
+
+
+@pytest.mark.parametrize("name", LEARNERS)
+def test_a_learner_names_only_recipes_that_there_are(name):
+    entry = LEARNERS[name]
+    assert set(entry.recipes.values()) <= RECIPES.keys()
+    assert entry.weights.is_trained == ({"paper", "short"} <= entry.recipes.keys())
 
 
 def test_no_augmentation_changes_nothing_and_quarter_turns_are_shared_by_a_class():

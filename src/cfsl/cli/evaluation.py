@@ -45,19 +45,19 @@ class Isolation(StrEnum):
 
 def learners(json: Json = False) -> None:
     """List the learners."""
-    from cfsl.learners.registry import LEARNERS
+    from cfsl.learners.registry import LEARNERS, NO_WEIGHTS, RANDOM_WEIGHTS
 
     if json:
         print_json(
             {
-                name: {"what": e.what, "training": e.training, "cite": e.cite}
+                name: {"what": e.what, "training": e.weights.name, "cite": e.cite}
                 for name, e in LEARNERS.items()
             }
         )
         return
-    needs = {"none": "nothing to train", "random": "random weights"}
+    untrained = {NO_WEIGHTS: "nothing to train", RANDOM_WEIGHTS: "random weights"}
     for name, entry in LEARNERS.items():
-        say(f"{name:<22}{needs.get(entry.training, 'cfsl train'):<18}{entry.what}")
+        say(f"{name:<22}{untrained.get(entry.weights, 'cfsl train'):<18}{entry.what}")
 
 
 @takes_task_options
@@ -284,7 +284,7 @@ def weights_for(name: str, learner: Any, checkpoint: Path | None, tasks: Tasks) 
     import torch
 
     from cfsl.learners.base import first_weights
-    from cfsl.learners.registry import LEARNERS
+    from cfsl.learners.registry import LEARNERS, NO_WEIGHTS
     from cfsl.training.loop import read_weights
 
     recipe = tasks.data.info.recipe
@@ -294,15 +294,14 @@ def weights_for(name: str, learner: Any, checkpoint: Path | None, tasks: Tasks) 
             raise CfslError(
                 f"{checkpoint} does not exist; --checkpoint takes a folder of 'cfsl train' or a weights file"
             )
-        if name in LEARNERS and LEARNERS[name].training == "none":
+        if name in LEARNERS and LEARNERS[name].weights is NO_WEIGHTS:
             raise CfslError(f"{name} has no weights; leave --checkpoint out")
         weights = read_weights(checkpoint)
         _require_fit(
             name, weights, first_weights(learner, shape, tasks.spec, torch.Generator()), checkpoint
         )
         return weights
-    kind = LEARNERS[name].training if name in LEARNERS else "none"
-    if kind not in ("none", "random"):
+    if name in LEARNERS and LEARNERS[name].weights.is_trained:
         raise CfslError(
             f"{name} needs weights: run 'cfsl train {name} ...' first and give its folder as --checkpoint"
         )
@@ -322,8 +321,10 @@ def _unstated(learner: Any, names: Iterable[str]) -> dict[str, Any]:
 
 def _other_settings(notes: dict[str, Any] | None, learner: Any) -> list[str]:
     """Say which hyper-parameters are not those that the weights were trained with."""
+    from cfsl.spec import FrozenSpec
+
     trained = notes["identity"]["learner"] if notes else {}
-    if trained.get("class") != type(learner).__name__ or not hasattr(learner, "model_dump"):
+    if trained.get("class") != type(learner).__name__ or not isinstance(learner, FrozenSpec):
         return []
     now = learner.model_dump(mode="json")
     trained = _unstated(learner, now.keys() - trained.keys()) | trained

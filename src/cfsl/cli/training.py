@@ -18,7 +18,6 @@ from cfsl.errors import CfslError, SpecError, lookup
 
 if TYPE_CHECKING:
     from cfsl.data.store import Dataset
-    from cfsl.spec import TaskSpec
     from cfsl.training.events import Epoch, Event, Watcher
     from cfsl.training.training_spec import Training
 
@@ -72,10 +71,9 @@ def train(
 ) -> None:
     """Train a learner, or go on with a run that was stopped; validated on tasks of the given type."""
     from cfsl.harness.devices import require_device
-    from cfsl.learners.maml.accelerated import why_not
-    from cfsl.learners.maml.maml_low import MamlLow
+    from cfsl.learners.maml.accelerated import why_slower
     from cfsl.training.loop import stages_before
-    from cfsl.training.recipes import fitted_to
+    from cfsl.training.recipes import fitted_to, training_asked_for
     from cfsl.training.tensorboard import require_tensorboard
 
     _require_defaults(options)
@@ -84,14 +82,17 @@ def train(
     if logged:
         require_tensorboard()
     built = built_learner(learner, changes)
-    slow = why_not(built, device) if fast and isinstance(built, MamlLow) else None
+    slow = why_slower(built, device) if fast else None
     if slow and not json:
         say(f"not accelerated: {slow}")
     data = options.open()
     characters = data.info.recipe.channels == 1
     known = None if precision is None else known_precision(precision)
     own = {"epochs": epochs, "updates": updates, "precision": known}
-    asked = _training(learner, recipe, options.spec(), own, training_seed, characters=characters)
+    _require_trained(learner)
+    asked = training_asked_for(
+        learner, recipe, options.spec(), training_seed, own, characters=characters
+    )
     training = fitted_to(data, asked)
     if not json:
         say_what_was_fitted(asked, training, data)
@@ -192,19 +193,12 @@ def _require_defaults(options: TaskOptions) -> None:
             raise SpecError(f"--{name} is for evaluation; training takes its own tasks ({instead})")
 
 
-def _training(
-    learner: str, recipe: str, task: TaskSpec, own: dict[str, Any], seed: int, *, characters: bool
-) -> Training:
-    """Return the training that the options describe."""
-    from cfsl.learners.registry import LEARNERS
-    from cfsl.training.recipes import recipe_for
+def _require_trained(learner: str) -> None:
+    """Refuse a learner whose weights are never trained."""
+    from cfsl.learners.registry import entry_of
 
-    kind = LEARNERS[learner].training if learner in LEARNERS else "tasks"
-    if kind in ("none", "random"):
+    if not entry_of(learner).weights.is_trained:
         raise CfslError(f"{learner} is not trained; evaluate it with 'cfsl eval {learner}'")
-    training = recipe_for(recipe, kind, task, learner=learner, characters=characters)
-    wanted = {name: value for name, value in own.items() if value is not None}
-    return training.with_seed(seed).replace(schedule=training.schedule.replace(**wanted))
 
 
 def say_what_was_fitted(asked: Training, training: Training, data: Dataset) -> None:

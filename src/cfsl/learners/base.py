@@ -12,9 +12,9 @@ next; it may hold `meta` and `info` themselves, which cost no memory.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
 import torch
 from jaxtyping import Float, Float32, Int64, Shaped
@@ -22,17 +22,28 @@ from torch import Tensor
 
 from cfsl.spec import TaskSpec
 
+if TYPE_CHECKING:
+    from cfsl.data.tasks import TaskBatch
+    from cfsl.learners.maml.episodes import Episode
+    from cfsl.nets.base import NetSpec
+    from cfsl.nets.layers import Params, Stats
+
 Meta: TypeAlias = Mapping[str, Any]
 """A tree of tensors: the learned weights."""
 State: TypeAlias = Any
 """A tree of tensors and numbers: all that a learner keeps of a task."""
+ImageShape: TypeAlias = tuple[int, int, int]
+"""Channels, height, width."""
+Scalar: TypeAlias = Float[Tensor, ""]
+Labelled: TypeAlias = tuple[Float32[Tensor, "n channels height width"], Int64[Tensor, " n"]]
+"""Images, and the number of the class of each."""
 
 
 @dataclass(frozen=True)
 class TaskInfo:
     """What a learner is told before a task."""
 
-    image_shape: tuple[int, int, int]
+    image_shape: ImageShape
     labels: int
     nss: int
     n_way: int
@@ -100,23 +111,119 @@ class FixedEmbedding(Protocol):
 
 
 @runtime_checkable
+class HasWeights(Protocol):
+    """A learner that begins with weights of its own."""
+
+    def init(self, image_shape: ImageShape, generator: torch.Generator) -> Meta:
+        """Draw first weights."""
+        ...
+
+
+@runtime_checkable
 class ShapedByTask(Protocol):
     """A learner whose weights fit one shape of task: so many labels, so many support sets."""
 
-    def init_for(
-        self, image_shape: tuple[int, int, int], task: TaskSpec, generator: torch.Generator
-    ) -> Meta:
+    def init_for(self, image_shape: ImageShape, task: TaskSpec, generator: torch.Generator) -> Meta:
         """Draw first weights for tasks of this shape."""
         ...
 
 
+@runtime_checkable
+class TrainedOnTasks(Protocol):
+    """A learner that can be trained on tasks; one that is also `ShapedByTask` is meta-trained."""
+
+    def episode_loss(
+        self, params: Params, stats: Stats, batch: TaskBatch, *, turns: bool, moment: Moment
+    ) -> tuple[Scalar, Stats]:
+        """Return the loss of some tasks, and the running statistics after them."""
+        ...
+
+
+@runtime_checkable
+class Pretrained(HasWeights, Protocol):
+    """A learner with a network that can be pretrained as a classifier."""
+
+    net: NetSpec
+
+
+@runtime_checkable
+class NetByImages(Protocol):
+    """A learner that has another network for photographs than for characters."""
+
+    def net_for(self, image_shape: ImageShape) -> NetSpec:
+        """Return the network for images of this shape."""
+        ...
+
+
+@runtime_checkable
+class OwnClassifier(Protocol):
+    """A learner that says how features become classes in pretraining; others have a linear layer."""
+
+    def classifier_loss(
+        self, params: Params, features: Float[Tensor, "n features"], labels: Int64[Tensor, " n"]
+    ) -> Scalar:
+        """Return the loss of features, given params["head.weight"]."""
+        ...
+
+
+@runtime_checkable
+class Recollecting(Protocol):
+    """A learner that also learns to recognise images that it has seen, shown without augmentation."""
+
+    def memory_loss(
+        self,
+        params: Params,
+        images: Float32[Tensor, "n channels height width"],
+        generator: torch.Generator,
+    ) -> Scalar:
+        """Return what is added to the loss."""
+        ...
+
+
+@runtime_checkable
+class Startable(Protocol):
+    """A learner that can take over weights that another learner, or another training run, has learned."""
+
+    def started_from(self, first: Meta, start: Meta) -> Meta:
+        """Return first weights with those that fit taken from `start`."""
+        ...
+
+
+@runtime_checkable
+class InnerLoopOnly(Startable, Protocol):
+    """A learner whose inner loop can be trained on embedded images, while the embedding is frozen."""
+
+    embedding: NetSpec
+    """The network below the inner loop; the names of its weights begin with "embedding."."""
+
+    def embed(self, meta: Meta, images: Tensor) -> Tensor:
+        """Return what the inner loop looks at instead of images."""
+        ...
+
+    def mean_loss(
+        self, params: Params, stats: Stats, episodes: Sequence[Episode], moment: Moment
+    ) -> tuple[Scalar, Stats]:
+        """Return the mean loss of tasks of embedded images, and the running statistics after them."""
+        ...
+
+
+@runtime_checkable
+class Calibrating(Protocol):
+    """A learner whose embedding rests on statistics of training images."""
+
+    def calibration_images(self, image_shape: ImageShape) -> tuple[int, int]:
+        """Return how many images it wants to see at most, and how many of a class."""
+        ...
+
+    def calibrated(self, meta: Meta, batches: Iterable[Labelled]) -> Meta:
+        """Return the weights with these statistics."""
+        ...
+
+
 def first_weights(
-    learner: Any, image_shape: tuple[int, int, int], task: TaskSpec, generator: torch.Generator
+    learner: Any, image_shape: ImageShape, task: TaskSpec, generator: torch.Generator
 ) -> Meta:
     """Draw the first weights of any learner; one that has no weights gets none."""
     if isinstance(learner, ShapedByTask):
         return learner.init_for(image_shape, task, generator)
-    if not hasattr(learner, "init"):
-        return {}
-    meta: Meta = learner.init(image_shape, generator)
-    return meta
+    return learner.init(image_shape, generator) if isinstance(learner, HasWeights) else {}

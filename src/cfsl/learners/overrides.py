@@ -25,6 +25,28 @@ def changed(learner: Any, changes: Mapping[str, Any], where: str = "") -> Any:
     return learner.replace(**own)
 
 
+def place_of(learner: Any, field: str) -> str | None:
+    """Return the dotted name of a field of a learner, or of the learner that it wraps."""
+    fields = getattr(type(learner), "model_fields", {})
+    if field in fields:
+        return field
+    inner = place_of(learner.inner, field) if "inner" in fields else None
+    return None if inner is None else f"inner.{inner}"
+
+
+def value_at(learner: Any, path: str) -> Any:
+    """Return the value at a dotted name."""
+    for field in path.split("."):
+        learner = getattr(learner, field)
+    return learner
+
+
+def field_of(learner: Any, field: str) -> Any:
+    """Return a field of a learner, or of the learner that it wraps; None if neither has it."""
+    place = place_of(learner, field)
+    return None if place is None else value_at(learner, place)
+
+
 def _by_field(changes: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
     """Tell a learner's own fields from those of inner values."""
     own: dict[str, Any] = {}

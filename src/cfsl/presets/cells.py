@@ -13,29 +13,23 @@ from cfsl.data.splits import splits_hash
 from cfsl.data.store import Dataset
 from cfsl.errors import DataError, InfeasibleSpecError, SpecError, lookup
 from cfsl.learners.base import FixedEmbedding
-from cfsl.learners.registry import LEARNERS, find_learner
-from cfsl.presets.profiles import PRETRAINING_VALIDATION, PROFILES, SHARED_EPISODES
+from cfsl.learners.registry import LEARNERS, NO_WEIGHTS, WeightSource, entry_of, find_learner
+from cfsl.presets.profiles import PROFILES
 from cfsl.presets.suites import SUITES, Place, Suite, suites_named
-from cfsl.runs.run_spec import DataSpec, LearnerSpec, RunSpec, TrainSpec, built, learner_spec
+from cfsl.runs.run_spec import (
+    DataSpec,
+    LearnerSpec,
+    RunSpec,
+    TrainSpec,
+    built,
+    learner_spec,
+    trainer_of,
+)
 from cfsl.sampling import require_feasible
 from cfsl.spec import TaskSpec
 from cfsl.training.recipes import fitted_to
 from cfsl.training.training_spec import Precision, Training
 
-_TRAINERS = {"tasks": "protonet", "pretraining": "pretrain_tune", "champion": "champion"}
-"""Whose training serves all learners of a kind."""
-_SHARED_FIELDS = (
-    "net",
-    "photo_net",
-    "metric",
-    "norm",
-    "views",
-    "closeness",
-    "axes",
-    "learns_means",
-    "length_power",
-)
-"""Hyper-parameters that matter to such a training; learners that wrap others have them in their inner one."""
 _PIECE = 100
 """Tasks in a piece of a cell."""
 
@@ -150,7 +144,7 @@ class _Table:
 
     def _seeds(self, learner: str) -> int:
         """A learner that draws nothing has one seed."""
-        if kind_of(learner) == "none" or not self._suite.trained:
+        if entry_of(learner).weights is NO_WEIGHTS or not self._suite.trained:
             return 1
         return self._request.seeds or self._profile.seeds or self._suite.seeds
 
@@ -202,34 +196,24 @@ class _Table:
         return {**self._profile.changes.get(place.learner, {}), **of_suite(place), **asked}
 
     def _train(self, place: Place, learner: LearnerSpec, seed: int) -> TrainSpec | None:
-        """Return the training that a learner needs, shared where it can be."""
-        kind = kind_of(place.learner)
-        if kind in ("none", "random"):
+        """Return the training that a learner needs, shared where it can be; None if it is not trained."""
+        weights = entry_of(place.learner).weights
+        if not weights.is_trained:
             return None
-        trainer = learner
-        if place.learner in LEARNERS and kind in _TRAINERS:
-            bare = {name.removeprefix("inner."): value for name, value in learner.changes.items()}
-            shared = {
-                name: value for name, value in bare.items() if name.split(".")[0] in _SHARED_FIELDS
-            }
-            trainer = learner_spec(_TRAINERS[kind], shared)
+
         data = opened(place.data, self._request.splits)
-        training = fitted_to(data, self._training(kind, place))
+        training = fitted_to(data, self._training(weights, place))
         _require_trainable(data, training)
         return TrainSpec(
-            learner=trainer,
+            learner=trainer_of(learner),
             data=data_spec(data, self._request.splits),
             training=training.with_seed(seed),
         )
 
-    def _training(self, kind: str, place: Place) -> Training:
-        task = place.task.replace(corruption=None)
-        if kind == "pretraining" and not self._profile.published_networks:
-            task = PRETRAINING_VALIDATION
-        elif kind in ("tasks", "champion") and self._profile.trains_once:
-            task = SHARED_EPISODES
+    def _training(self, weights: WeightSource, place: Place) -> Training:
+        task = self._profile.shared_validation.get(weights, place.task.replace(corruption=None))
         characters = opened(place.data, self._request.splits).info.recipe.channels == 1
-        training = self._profile.training(kind, place.learner, task, characters)
+        training = self._profile.training(place.learner, task, characters)
         if self._request.precision is not None:
             training = training.replace(
                 schedule=training.schedule.replace(precision=self._request.precision)
@@ -237,13 +221,6 @@ class _Table:
         if self._request.profile == "paper":
             return self._suite.paper_training(training, place)
         return training
-
-
-def kind_of(learner: str) -> str:
-    """Return how a learner comes to its weights; your own is trained on tasks if it says how."""
-    if learner in LEARNERS:
-        return LEARNERS[learner].training
-    return "tasks" if hasattr(find_learner(learner), "episode_loss") else "none"
 
 
 @functools.lru_cache(maxsize=16)

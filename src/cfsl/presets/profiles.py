@@ -7,10 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
+from cfsl.learners.registry import (
+    CHAMPION_TRAINING,
+    META_TRAINED,
+    PRETRAINED,
+    TRAINED_ON_TASKS,
+    WeightSource,
+    entry_of,
+)
 from cfsl.spec import TaskSpec
-from cfsl.training.recipes import RECIPES, recipe_for
+from cfsl.training.recipes import recipe_for
 from cfsl.training.training_spec import Training
 
 SHARED_EPISODES = TaskSpec.type_b(3)
@@ -33,10 +41,11 @@ class Profile:
     """Best epochs that answer together, as in paper 1; paper 2 has the best alone."""
     progressive: bool
     """Whether learners are also asked after every support set."""
-    trains_once: bool
-    """Whether a learner that fits any task is trained once a data set, not for every column."""
-    training: Callable[[str, str, TaskSpec, bool], Training]
-    """Of the kind of training, the learner, the task, and whether the images are characters."""
+    training: Callable[[str, TaskSpec, bool], Training]
+    """Of the learner, the task, and whether the images are characters."""
+    shared_validation: Mapping[WeightSource, TaskSpec]
+    """The tasks that a training is validated on which is done once a data set for all columns, by the source of the
+    weights; any other training is of one column, and validated on its tasks."""
     changes: Mapping[str, dict[str, Any]] = field(default_factory=dict)
     """Hyper-parameters by learner that were chosen for such a schedule."""
     published_networks: bool = False
@@ -44,67 +53,83 @@ class Profile:
     of pretraining is then that of the column's own tasks, as in both papers."""
 
 
-def _paper(kind: str, learner: str, task: TaskSpec, characters: bool) -> Training:
-    training = recipe_for("paper", kind, task, characters=characters)
+def _paper(learner: str, task: TaskSpec, characters: bool) -> Training:
+    training = recipe_for("paper", learner, task, characters=characters)
     if learner in _HIGH_END:
         return training.replace(schedule=training.schedule.replace(optimizer="adam"))
     return training
 
 
-_QUICK_LENGTHS: Mapping[str, tuple[int, int]] = {
-    "tasks": (20, 100),
-    "pretraining": (6, 200),
-    "maml_low": (20, 100),
-    "maml_high": (8, 50),
-    "sca": (8, 50),
-    "anil": (10, 50),
-    "proto_maml": (10, 50),
+class _Length(NamedTuple):
+    epochs: int
+    updates: int
+    """In each epoch."""
+
+
+_QUICK_LENGTHS: Mapping[WeightSource, _Length] = {
+    TRAINED_ON_TASKS: _Length(20, 100),
+    PRETRAINED: _Length(6, 200),
+    META_TRAINED: _Length(10, 50),
 }
-"""Epochs, and updates in each, by learner or by kind of training."""
-_QUICK_ON_PHOTOGRAPHS: Mapping[str, tuple[int, int]] = {**_QUICK_LENGTHS, "tasks": (10, 100)}
+"""A training that is not here is as long as its recipe says."""
+_QUICK_LENGTHS_ON_PHOTOGRAPHS = {**_QUICK_LENGTHS, TRAINED_ON_TASKS: _Length(10, 100)}
 """An image is six times as much work as a character."""
+_QUICK_LENGTHS_OF_LEARNERS: Mapping[str, _Length] = {
+    "maml_low": _Length(20, 100),
+    "maml_high": _Length(8, 50),
+    "sca": _Length(8, 50),
+}
+"""Instead of the length of their weight source."""
 
 
-def _quick(kind: str, learner: str, task: TaskSpec, characters: bool) -> Training:
-    training = recipe_for("short", kind, task, characters=characters)
-    if kind == "champion":
+def _quick(learner: str, task: TaskSpec, characters: bool) -> Training:
+    training = recipe_for("short", learner, task, characters=characters)
+    lengths = _QUICK_LENGTHS if characters else _QUICK_LENGTHS_ON_PHOTOGRAPHS
+    length = _QUICK_LENGTHS_OF_LEARNERS.get(learner) or lengths.get(entry_of(learner).weights)
+    if length is None:
         return training
-    lengths = _QUICK_LENGTHS if characters else _QUICK_ON_PHOTOGRAPHS
-    epochs, updates = lengths.get(learner) or lengths.get(kind) or (10, 50)
+
     batch = 1 if learner in _HIGH_END else training.schedule.batch
-    schedule = training.schedule.replace(epochs=epochs, updates=updates, batch=batch)
+    schedule = training.schedule.replace(**length._asdict(), batch=batch)
     return training.replace(schedule=schedule)
 
 
-_SMOKE_LENGTHS: Mapping[str, dict[str, Any]] = {
-    "tasks": {"epochs": 2, "updates": 20},
-    "pretraining": {"epochs": 2, "updates": 20, "batch": 64},
-    "meta": {"epochs": 2, "updates": 3, "batch": 1},
-    "champion": {"epochs": 2, "updates": 20},
+_SMOKE_SCHEDULES: Mapping[WeightSource, dict[str, Any]] = {
+    TRAINED_ON_TASKS: {"epochs": 2, "updates": 20},
+    PRETRAINED: {"epochs": 2, "updates": 20, "batch": 64},
+    META_TRAINED: {"epochs": 2, "updates": 3, "batch": 1},
+    CHAMPION_TRAINING: {"epochs": 2, "updates": 20},
 }
 
 
-def _smoke(kind: str, learner: str, task: TaskSpec, characters: bool) -> Training:
-    training = recipe_for("short", kind, task, characters=characters)
-    schedule = training.schedule.replace(**_SMOKE_LENGTHS[kind], warmup=2)
+def _smoke(learner: str, task: TaskSpec, characters: bool) -> Training:
+    training = recipe_for("short", learner, task, characters=characters)
+    changes = _SMOKE_SCHEDULES[entry_of(learner).weights]
+    schedule = training.schedule.replace(**changes, warmup=2)
     return training.replace(schedule=schedule, validation_tasks=4)
 
 
-def _strong(kind: str, learner: str, task: TaskSpec, characters: bool) -> Training:
-    """Train in stages where the recipe 'strong' has stages for a learner, and others for a short time.
+_STRONG_SCHEDULES: Mapping[WeightSource, dict[str, Any]] = {
+    TRAINED_ON_TASKS: {"precision": "bfloat16"},
+    PRETRAINED: {"epochs": 4, "updates": 150, "precision": "bfloat16"},
+}
+"""What differs from 'quick': the networks of paper 2 are large, so that they are trained in bfloat16, and pretrained
+for half as long."""
 
-    The networks of paper 2 are large: they are trained in bfloat16, and pretrained for half as long as in 'quick'.
-    """
-    if learner in RECIPES["strong"]:
-        return recipe_for("strong", kind, task, learner=learner, characters=characters)
 
-    training = _quick(kind, learner, task, characters)
-    if kind == "pretraining":
-        training = training.replace(schedule=training.schedule.replace(epochs=4, updates=150))
-    if kind in ("pretraining", "tasks"):
-        training = training.replace(schedule=training.schedule.replace(precision="bfloat16"))
-    return training
+def _strong(learner: str, task: TaskSpec, characters: bool) -> Training:
+    """Train in stages where a learner has a recipe of its own for that, and others for a short time."""
+    entry = entry_of(learner)
+    if "strong" in entry.own_recipes:
+        return recipe_for("strong", learner, task, characters=characters)
 
+    training = _quick(learner, task, characters)
+    changes = _STRONG_SCHEDULES.get(entry.weights, {})
+    return training.replace(schedule=training.schedule.replace(**changes))
+
+
+_SERVES_ANY_TASK = {TRAINED_ON_TASKS: SHARED_EPISODES, CHAMPION_TRAINING: SHARED_EPISODES}
+_SERVES_ANY_TASK_AND_PRETRAINED = {**_SERVES_ANY_TASK, PRETRAINED: PRETRAINING_VALIDATION}
 
 _SHORT_CHANGES: Mapping[str, dict[str, Any]] = {
     **{name: {"metric": "cosine"} for name in ("protonet", "multiproto", "protonet_replay")},
@@ -118,30 +143,43 @@ _SHORT_CHANGES: Mapping[str, dict[str, Any]] = {
 PROFILES: Mapping[str, Profile] = {
     "smoke": Profile(
         "minutes: every learner is run, none learns much",
-        20,
-        1,
-        2,
-        True,
-        True,
-        _smoke,
-        _SHORT_CHANGES,
+        tasks=20,
+        seeds=1,
+        members=2,
+        progressive=True,
+        training=_smoke,
+        shared_validation=_SERVES_ANY_TASK_AND_PRETRAINED,
+        changes=_SHORT_CHANGES,
     ),
     "quick": Profile(
         "useful numbers on two CPU cores in an evening",
-        600,
-        1,
-        1,
-        False,
-        True,
-        _quick,
-        _SHORT_CHANGES,
+        tasks=600,
+        seeds=1,
+        members=1,
+        progressive=False,
+        training=_quick,
+        shared_validation=_SERVES_ANY_TASK_AND_PRETRAINED,
+        changes=_SHORT_CHANGES,
     ),
     "strong": Profile(
         "learners at their published strength: the MAML family in stages, paper 2's networks",
-        *(600, 1, 5, False, True, _strong, _SHORT_CHANGES),
+        tasks=600,
+        seeds=1,
+        members=5,
+        progressive=False,
+        training=_strong,
+        shared_validation=_SERVES_ANY_TASK,
+        changes=_SHORT_CHANGES,
         published_networks=True,
     ),
     "paper": Profile(
-        "the published protocol", 600, None, 5, False, False, _paper, published_networks=True
+        "the published protocol",
+        tasks=600,
+        seeds=None,
+        members=5,
+        progressive=False,
+        training=_paper,
+        shared_validation={},
+        published_networks=True,
     ),
 }

@@ -18,7 +18,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from cfsl.learners.base import ShapedByTask
-from cfsl.learners.overrides import changed
+from cfsl.learners.overrides import changed, field_of
 from cfsl.learners.registry import LEARNERS, STARTS, find_learner
 from cfsl.runs.evaluation import described
 from cfsl.spec import Count, FrozenSpec, TaskSpec
@@ -56,7 +56,9 @@ def learner_spec(name: str, changes: Mapping[str, Any]) -> LearnerSpec:
     bare = LearnerSpec(name=name, changes=dict(changes), settings=None)
     learner = built(bare)
     is_ours = name in LEARNERS or name in STARTS or name.startswith("cfsl.")
-    return bare.replace(settings=described(learner)["settings"], source=None if is_ours else _source(learner))
+    return bare.replace(
+        settings=described(learner)["settings"], source=None if is_ours else _source(learner)
+    )
 
 
 def _source(learner: Any) -> str | None:
@@ -70,6 +72,27 @@ def _source(learner: Any) -> str | None:
 def built(spec: LearnerSpec) -> Any:
     """Build a learner, as it was specified."""
     return changed(find_learner(spec.name), spec.changes)
+
+
+def trainer_of(spec: LearnerSpec) -> LearnerSpec:
+    """Return the learner whose training serves a learner.
+
+    It is one for all learners whose weights are decided by the same hyper-parameters, and the learner itself where
+    no other has its weights.
+    """
+    source = LEARNERS[spec.name].weights if spec.name in LEARNERS else None
+    if source is None or not source.trainer:
+        return spec
+
+    trainer, learner = find_learner(source.trainer), built(spec)
+    changes = {}
+    for field in source.shared_fields:
+        value = field_of(learner, field)
+        if value is not None and value != getattr(trainer, field):
+            changes[field] = (
+                value.model_dump(mode="json") if isinstance(value, FrozenSpec) else value
+            )
+    return learner_spec(source.trainer, changes)
 
 
 class TrainSpec(FrozenSpec):
@@ -96,7 +119,11 @@ class TrainSpec(FrozenSpec):
         stage = self.training.start
         if stage is None:
             return None
-        return TrainSpec(learner=learner_spec(stage.learner, stage.changes), data=self.data, training=stage.training)
+        return TrainSpec(
+            learner=learner_spec(stage.learner, stage.changes),
+            data=self.data,
+            training=stage.training,
+        )
 
 
 class RunSpec(FrozenSpec):
@@ -161,4 +188,6 @@ class RunSpec(FrozenSpec):
 
 
 def _hash(identity: dict[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(identity, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+    return hashlib.sha256(
+        json.dumps(identity, sort_keys=True, separators=(",", ":")).encode()
+    ).hexdigest()

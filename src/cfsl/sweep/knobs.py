@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from cfsl.errors import SpecError, did_you_mean
-from cfsl.learners.overrides import changed
+from cfsl.learners.overrides import changed, place_of, value_at
 from cfsl.learners.registry import find_learner
 from cfsl.nets.convnet import ConvNet, Order, vgg
 from cfsl.spec import FrozenSpec
@@ -49,10 +49,10 @@ class Knobs:
     def names(self) -> list[str]:
         """Return all names, those of inner values dotted."""
         own = list(_leaves(self._learner))
-        words = [word for word, field in _PLAIN.items() if _place(self._learner, field)]
-        if _place(self._learner, "net"):
+        words = [word for word, field in _PLAIN.items() if place_of(self._learner, field)]
+        if place_of(self._learner, "net"):
             words += _SHAPE
-        if self._training is not None or _place(self._learner, "lr"):
+        if self._training is not None or place_of(self._learner, "lr"):
             words.append(_RATE)
         schedule = (
             [f"{TRAINING}{field}" for field in Schedule.model_fields] if self._training else []
@@ -81,18 +81,20 @@ class Knobs:
         changes, training = self.settings({})
         learner = changed(self._learner, changes)
         if name in _SHAPE:
-            return _shape(_value(learner, str(_place(learner, "net"))), self._name)[
+            return _shape(value_at(learner, str(place_of(learner, "net"))), self._name)[
                 _SHAPE.index(name)
             ]
         if name == _RATE:
-            place = _place(learner, "lr")
+            place = place_of(learner, "lr")
             return (
-                _value(learner, place) if place else _INNER_OVER_OUTER * _of(training).schedule.rate
+                value_at(learner, place)
+                if place
+                else _INNER_OVER_OUTER * _of(training).schedule.rate
             )
         if name.startswith(TRAINING):
             return getattr(_of(training).schedule, name.removeprefix(TRAINING))
         field = _PLAIN.get(name)
-        value = _value(learner, str(_place(learner, field)) if field else name)
+        value = value_at(learner, str(place_of(learner, field)) if field else name)
         return _plain(value)
 
     def settings(self, values: Mapping[str, Any]) -> Settings:
@@ -127,9 +129,9 @@ class Knobs:
     def _placed(self, name: str, value: Any) -> Iterator[tuple[str, Any]]:
         """Say where a value goes."""
         if name in _PLAIN and not _has(self._learner, name):
-            yield str(_place(self._learner, _PLAIN[name])), value
+            yield str(place_of(self._learner, _PLAIN[name])), value
         elif name == _RATE and not _has(self._learner, name):
-            if place := _place(self._learner, "lr"):
+            if place := place_of(self._learner, "lr"):
                 yield place, value
             if self._training is not None:
                 yield f"{TRAINING}rate", _number(name, value, (int, float)) / _INNER_OVER_OUTER
@@ -138,28 +140,13 @@ class Knobs:
 
     def _net(self, changes: Mapping[str, Any], shape: Mapping[str, int]) -> dict[str, Any]:
         """Return the VGG variant; what of its shape is not given is that of the network it takes the place of."""
-        place = str(_place(self._learner, "net"))
-        net = _value(changed(self._learner, changes), place)
+        place = str(place_of(self._learner, "net"))
+        net = value_at(changed(self._learner, changes), place)
         own = dict(shape)
         if len(own) < len(_SHAPE):
             own = dict(zip(_SHAPE, _shape(net, self._name), strict=True)) | own
         order: Order = net.order if isinstance(net, ConvNet) else "conv-norm-act"
         return {place: vgg(own["filters"], own["blocks"], order).model_dump(mode="json")}
-
-
-def held(learner: Any, field: str) -> Any:
-    """Return a field of a learner or of the learner that it wraps; None if there is none."""
-    place = _place(learner, field)
-    return None if place is None else _value(learner, place)
-
-
-def _place(learner: Any, field: str) -> str | None:
-    """Return the dotted name of a field of the learner, or of the learner that it wraps."""
-    fields = getattr(type(learner), "model_fields", {})
-    if field in fields:
-        return field
-    inner = _place(learner.inner, field) if "inner" in fields else None
-    return None if inner is None else f"inner.{inner}"
 
 
 def _leaves(value: Any, before: str = "") -> Iterator[str]:
@@ -178,12 +165,6 @@ def _has(learner: Any, path: str) -> bool:
     if field not in getattr(type(learner), "model_fields", {}) or field == "kind":
         return False
     return not dot or _has(getattr(learner, field), rest)
-
-
-def _value(learner: Any, path: str) -> Any:
-    for field in path.split("."):
-        learner = getattr(learner, field)
-    return learner
 
 
 def _plain(value: Any) -> Any:

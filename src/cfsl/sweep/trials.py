@@ -10,12 +10,13 @@ from typing import Any
 
 from cfsl.errors import SpecError
 from cfsl.learners.base import FixedEmbedding
-from cfsl.learners.registry import LEARNERS, find_learner
-from cfsl.presets.cells import kind_of, opened
-from cfsl.runs.run_spec import DataSpec, LearnerSpec, RunSpec, Seed, TrainSpec, built, learner_spec
+from cfsl.learners.overrides import field_of
+from cfsl.learners.registry import entry_of
+from cfsl.presets.cells import opened
+from cfsl.runs.run_spec import DataSpec, RunSpec, Seed, TrainSpec, built, learner_spec, trainer_of
 from cfsl.sampling import require_feasible
 from cfsl.spec import Count, FrozenSpec, TaskSpec
-from cfsl.sweep.knobs import Knobs, held
+from cfsl.sweep.knobs import Knobs
 from cfsl.sweep.space import (
     LISTED,
     Choices,
@@ -26,15 +27,11 @@ from cfsl.sweep.space import (
     corner_points,
     listed_points,
 )
-from cfsl.training.recipes import recipe_for
+from cfsl.training.recipes import training_asked_for
 from cfsl.training.training_spec import Training
 
 SPLIT = "val"
 PROFILE = "sweep"
-_TRAINERS = {"tasks": "protonet", "pretraining": "pretrain_tune"}
-"""Whose training serves all learners of a kind, so that trials of equal networks share one."""
-_SHARED = ("net", "metric", "norm")
-"""Hyper-parameters that matter to such a training."""
 _PIECE = 25
 """Tasks that are run in one go: what a killed sweep loses at most."""
 
@@ -85,18 +82,14 @@ def training_for(
     characters: bool = True,
 ) -> Training | None:
     """Return how a learner is trained, as 'cfsl train' does it; None if it is not."""
-    kind, wanted = (
-        kind_of(learner),
-        {name: value for name, value in lengths.items() if value is not None},
-    )
-    if kind in ("none", "random"):
-        if wanted:
-            raise SpecError(f"{learner} is not trained; leave out --{next(iter(wanted))}")
+    if not entry_of(learner).weights.is_trained:
+        given = [name for name, value in lengths.items() if value is not None]
+        if given:
+            raise SpecError(f"{learner} is not trained; leave out --{given[0]}")
         return None
-    training = recipe_for(
-        recipe, kind, task.replace(corruption=None), learner=learner, characters=characters
-    )
-    return training.with_seed(seed).replace(schedule=training.schedule.replace(**wanted))
+
+    clean = task.replace(corruption=None)
+    return training_asked_for(learner, recipe, clean, seed, lengths, characters=characters)
 
 
 def sound(sweep: Sweep) -> Sweep:
@@ -138,7 +131,7 @@ def run_of(sweep: Sweep, point: Point) -> RunSpec:
     embeds = isinstance(built(spec), FixedEmbedding) and sweep.task.corruption is None
     train = None
     if training is not None:
-        train = TrainSpec(learner=_trainer(spec), data=sweep.data, training=training)
+        train = TrainSpec(learner=trainer_of(spec), data=sweep.data, training=training)
     return RunSpec(
         profile=PROFILE,
         learner=spec,
@@ -153,25 +146,10 @@ def run_of(sweep: Sweep, point: Point) -> RunSpec:
     )
 
 
-def _trainer(spec: LearnerSpec) -> LearnerSpec:
-    """Return the learner that is trained: one for all learners that are trained alike, where there is one."""
-    name = _TRAINERS.get(kind_of(spec.name)) if spec.name in LEARNERS else None
-    if name is None:
-        return spec
-    usual, learner = find_learner(name), built(spec)
-    wanted = {field: held(learner, field) for field in _SHARED}
-    changes = {
-        field: v for field, v in wanted.items() if v is not None and v != getattr(usual, field, v)
-    }
-    if "net" in changes:
-        changes["net"] = changes["net"].model_dump(mode="json")
-    return learner_spec(name, changes)
-
-
 def _require_network(run: RunSpec) -> None:
     """Refuse a network that the images vanish in."""
     net, recipe = (
-        held(built(run.learner), "net"),
+        field_of(built(run.learner), "net"),
         opened(run.data.name, run.data.splits).info.recipe,
     )
     if net is not None:

@@ -2,36 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import Any, Protocol, runtime_checkable
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float32, Int64
-from torch import Tensor
+from jaxtyping import Int64
 
 from cfsl.data.images import SplitImages
 from cfsl.data.store import Dataset
-from cfsl.learners.base import Meta
-from cfsl.nets.base import ImageShape
-
-Labelled = tuple[Float32[Tensor, "n channels height width"], Int64[Tensor, " n"]]
-"""Images, and which of the classes that are shown they are of."""
+from cfsl.learners.base import Calibrating, Labelled, Meta
 
 _AT_ONCE = 32
-
-
-@runtime_checkable
-class Calibrating(Protocol):
-    """A learner whose embedding rests on statistics of training images."""
-
-    def calibration_images(self, image_shape: ImageShape) -> tuple[int, int]:
-        """Return how many images it wants to see at most, and how many of a class."""
-        ...
-
-    def calibrated(self, meta: Meta, batches: Iterable[Labelled]) -> Meta:
-        """Return the weights with these statistics."""
-        ...
 
 
 @torch.no_grad()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -15,7 +15,19 @@ from cfsl.data.images import SplitImages
 from cfsl.data.store import Dataset
 from cfsl.data.tasks import TaskBatch, Tasks
 from cfsl.errors import LearnerError
-from cfsl.learners.base import Meta, Moment, first_weights
+from cfsl.learners.base import (
+    InnerLoopOnly,
+    Meta,
+    Moment,
+    NetByImages,
+    OwnClassifier,
+    Pretrained,
+    Recollecting,
+    Scalar,
+    Startable,
+    TrainedOnTasks,
+    first_weights,
+)
 from cfsl.learners.maml.step_tables import with_rates, with_zero_head
 from cfsl.nets.base import ImageShape, NetSpec
 from cfsl.nets.layers import Params, Stats
@@ -23,66 +35,11 @@ from cfsl.sampling import partner_of, with_companions
 from cfsl.sampling.philox import Stream
 from cfsl.training.augment import augment, blended
 from cfsl.training.look_alikes import nearest_classes
-from cfsl.training.on_table import InnerLoopOnly, TasksOnTable
+from cfsl.training.on_table import TasksOnTable
 from cfsl.training.randomness import generator_of_update
 from cfsl.training.training_spec import Training
 
-Scalar = Float[Tensor, ""]
 _EPOCH_OF_TASKS = 2**40
-
-
-class Episodic(Protocol):
-    """A learner that can be trained on tasks; its first weights come from `first_weights`."""
-
-    def episode_loss(
-        self, params: Params, stats: Stats, batch: TaskBatch, *, turns: bool, moment: Moment
-    ) -> tuple[Scalar, Stats]:
-        """Return the loss of some tasks, and the running statistics after them."""
-        ...
-
-
-class Backboned(Protocol):
-    """A learner with a network that can be pretrained as a classifier."""
-
-    net: NetSpec
-
-    def init(self, image_shape: ImageShape, generator: torch.Generator) -> Meta:
-        """Draw first weights."""
-        ...
-
-
-@runtime_checkable
-class OwnClassifier(Protocol):
-    """A learner that says how features become classes in pretraining; others have a linear layer."""
-
-    def classifier_loss(
-        self, params: Params, features: Float[Tensor, "n features"], labels: Int64[Tensor, " n"]
-    ) -> Scalar:
-        """Return the loss of features, given params["head.weight"]."""
-        ...
-
-
-@runtime_checkable
-class Recollecting(Protocol):
-    """A learner that also learns to know images again; it is shown them as they are in the data set."""
-
-    def memory_loss(
-        self,
-        params: Params,
-        images: Float32[Tensor, "n channels height width"],
-        generator: torch.Generator,
-    ) -> Scalar:
-        """Return what is added to the loss."""
-        ...
-
-
-@runtime_checkable
-class Startable(Protocol):
-    """A learner that can take over weights which another learner, or another training run, has learned."""
-
-    def started_from(self, first: Meta, start: Meta) -> Meta:
-        """Return first weights with those that fit taken from `start`."""
-        ...
 
 
 class Objective(Protocol):
@@ -125,7 +82,7 @@ def objective_of(
         )
     if training.iid:
         return _Pretraining(learner, training, data)
-    if not hasattr(learner, "episode_loss"):
+    if not isinstance(learner, TrainedOnTasks):
         raise LearnerError(f"{name} is not trained on tasks; it has no episode_loss")
     return _Episodes(learner, training, data, start)
 
@@ -144,7 +101,9 @@ def _begun(
 
 def net_of(learner: Any, image_shape: ImageShape) -> NetSpec:
     """Return the network of a learner, which may have another one for every kind of images."""
-    net: NetSpec = learner.net_for(image_shape) if hasattr(learner, "net_for") else learner.net
+    if isinstance(learner, NetByImages):
+        return learner.net_for(image_shape)
+    net: NetSpec = learner.net
     return net
 
 
@@ -193,7 +152,7 @@ class _Episodes:
     """Tasks of the training split; update u takes the tasks u x batch, u x batch + 1, ..."""
 
     def __init__(
-        self, learner: Episodic, training: Training, data: Dataset, start: Meta | None
+        self, learner: TrainedOnTasks, training: Training, data: Dataset, start: Meta | None
     ) -> None:
         self._learner, self._training, self._data, self._start = learner, training, data, start
         self._shape = _image_shape(data)
@@ -278,7 +237,7 @@ class _Episodes:
 class _Pretraining:
     """Shuffled images of all training classes, and a linear head that is thrown away afterwards (A22, A25)."""
 
-    def __init__(self, learner: Backboned, training: Training, data: Dataset) -> None:
+    def __init__(self, learner: Pretrained, training: Training, data: Dataset) -> None:
         self._learner, self._training = learner, training
         self._shape = _image_shape(data)
         classes = data.classes_of("train")

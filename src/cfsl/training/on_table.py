@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -19,7 +19,7 @@ from torch import Tensor
 from cfsl.data.splits import splits_hash
 from cfsl.data.store import Dataset
 from cfsl.data.tasks import Tasks
-from cfsl.learners.base import Meta, Moment, Support
+from cfsl.learners.base import InnerLoopOnly, Meta, Moment, Support
 from cfsl.learners.maml.episodes import Episode
 from cfsl.learners.maml.step_tables import part
 from cfsl.learners.views import quarters_of
@@ -36,28 +36,6 @@ _LAST: dict[str, list[Maps]] = {}
 """The last tables, by what they were made from."""
 _TASKS = 2**40
 """More than any training run draws."""
-
-
-@runtime_checkable
-class InnerLoopOnly(Protocol):
-    """A learner whose inner loop can be trained on embedded images."""
-
-    embedding: NetSpec
-    """What the inner loop looks through; the names of its weights begin with "embedding."."""
-
-    def started_from(self, first: Meta, start: Meta) -> Meta:
-        """Return first weights with those that fit taken from `start`."""
-        ...
-
-    def embed(self, meta: Meta, images: Tensor) -> Tensor:
-        """Return what the inner loop looks at instead of images."""
-        ...
-
-    def mean_loss(
-        self, params: Params, stats: Stats, episodes: Sequence[Episode], moment: Moment
-    ) -> tuple[Scalar, Stats]:
-        """Return the mean loss of tasks of embedded images, and the running statistics after them."""
-        ...
 
 
 class Position(NamedTuple):

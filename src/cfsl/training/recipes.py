@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 from cfsl.data.store import Dataset
 from cfsl.errors import SpecError, lookup
+from cfsl.learners.registry import entry_of
 from cfsl.sampling import is_feasible, most_feasible
 from cfsl.spec import TaskSpec
 from cfsl.training import strong
@@ -143,62 +145,58 @@ def champion_on_photographs(task: TaskSpec) -> Training:
     return training.replace(schedule=schedule, augmentation=augmentation, validation_tasks=200)
 
 
-RECIPES: Mapping[str, Mapping[str, Callable[[TaskSpec], Training]]] = {
-    "paper": {
-        "tasks": paper,
-        "meta": meta_paper,
-        "pretraining": pretrain_paper,
-        "champion": champion,
-    },
-    "short": {
-        "tasks": short,
-        "meta": meta_short,
-        "pretraining": pretrain_short,
-        "champion": champion,
-    },
-    "strong": {
-        "tasks": short,
-        "pretraining": pretrain_short,
-        "champion": champion,
-        "maml_low": strong.maml_low,
-        "maml_high": strong.maml_high,
-        "sca": strong.sca,
-    },
-}
-"""By kind of training; a learner that has a recipe of its own stands there by its name."""
-_ON_PHOTOGRAPHS: Mapping[str, Mapping[str, Callable[[TaskSpec], Training]]] = {
-    "paper": {"champion": champion_on_photographs},
-    "strong": {
-        "tasks": short_on_photographs,
-        "pretraining": pretrain_short_on_photographs,
-        "champion": champion_on_photographs,
-        "maml_low": lambda task: strong.on_photographs(strong.maml_low(task)),
-        "maml_high": lambda task: strong.on_photographs(strong.maml_high(task)),
-        "sca": lambda task: strong.on_photographs(strong.sca(task)),
-    },
-    "short": {
-        "tasks": short_on_photographs,
-        "meta": meta_short_on_photographs,
-        "pretraining": pretrain_short_on_photographs,
-        "champion": champion_on_photographs,
-    },
-}
-"""Those that are others on photographs than on characters."""
+class Recipe(NamedTuple):
+    """A training recipe: a function of the tasks that training is for."""
+
+    on_characters: Callable[[TaskSpec], Training]
+    on_photographs: Callable[[TaskSpec], Training]
 
 
-def recipe_for(
-    name: str, kind: str, task: TaskSpec, *, learner: str = "", characters: bool = True
+RECIPES: Mapping[str, Recipe] = {
+    "paper": Recipe(paper, paper),
+    "meta_paper": Recipe(meta_paper, meta_paper),
+    "pretrain_paper": Recipe(pretrain_paper, pretrain_paper),
+    "short": Recipe(short, short_on_photographs),
+    "meta_short": Recipe(meta_short, meta_short_on_photographs),
+    "pretrain_short": Recipe(pretrain_short, pretrain_short_on_photographs),
+    "champion": Recipe(champion, champion_on_photographs),
+    "strong_maml_low": Recipe(
+        strong.maml_low, lambda task: strong.on_photographs(strong.maml_low(task))
+    ),
+    "strong_maml_high": Recipe(
+        strong.maml_high, lambda task: strong.on_photographs(strong.maml_high(task))
+    ),
+    "strong_sca": Recipe(strong.sca, lambda task: strong.on_photographs(strong.sca(task))),
+}
+"""All recipes, by the names that the registry of learners has for them."""
+LENGTHS = ("paper", "short", "strong")
+"""What `--recipe` can be; the registry says which recipe that is for a learner."""
+
+
+def recipe_for(name: str, learner: str, task: TaskSpec, *, characters: bool = True) -> Training:
+    """Return the training of a learner by 'paper', 'short' or 'strong', on tasks such as `task`."""
+    lookup(dict.fromkeys(LENGTHS), name, "training recipe")
+    recipes = entry_of(learner).recipes
+    if name not in recipes:
+        raise SpecError(f"there is no recipe '{name}' for {learner}; take 'short' or 'paper'")
+
+    recipe = RECIPES[recipes[name]]
+    return recipe.on_characters(task) if characters else recipe.on_photographs(task)
+
+
+def training_asked_for(
+    learner: str,
+    recipe: str,
+    task: TaskSpec,
+    seed: int,
+    wanted: Mapping[str, Any],
+    *,
+    characters: bool = True,
 ) -> Training:
-    """Return the training of a recipe for a learner that is trained on 'tasks', by 'meta', by 'pretraining' ..."""
-    recipes = lookup(RECIPES, name, "training recipe")
-    key = learner if learner in recipes else kind
-    if key not in recipes:
-        raise SpecError(
-            f"there is no recipe '{name}' for {learner or kind}; take 'short' or 'paper'"
-        )
-    if characters:
-        return recipes[key](task)
-    return _ON_PHOTOGRAPHS[name].get(key, recipes[key])(task)
+    """Return the training of a recipe with fields of its schedule changed, unless they are None."""
+    training = recipe_for(recipe, learner, task, characters=characters)
+    stated = {name: value for name, value in wanted.items() if value is not None}
+    return training.with_seed(seed).replace(schedule=training.schedule.replace(**stated))
 
 
 def fitted_to(data: Dataset, training: Training) -> Training:

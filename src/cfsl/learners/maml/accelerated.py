@@ -43,6 +43,11 @@ def why_not(learner: Any, device: str = "cpu") -> str | None:
     return None
 
 
+def why_slower(learner: Any, device: str = "cpu") -> str | None:
+    """Say why a learner that has a faster twin cannot be it here; nothing for all other learners."""
+    return why_not(learner, device) if isinstance(learner, MamlLow) else None
+
+
 class _FastMamlLow(MamlLow):
     """Computes by hand. (A block pools what it has normalised, so batch norm gets at least four values a channel.)"""
 
