@@ -18,7 +18,7 @@ import torch
 
 from cfsl.data.tasks import Tasks
 from cfsl.engine.estimate import PLACE, eval_images, image_kind, train_images
-from cfsl.engine.perform import opened
+from cfsl.runs.data import data_of
 from cfsl.harness.evaluate import Conditions, evaluate_under
 from cfsl.harness.workers import threads
 from cfsl.learners.base import FixedEmbedding, first_weights
@@ -62,7 +62,7 @@ def main(names: list[str], learners: tuple[str, ...]) -> None:
 
 def evaluation(run: RunSpec) -> float:
     """Return the seconds of an evaluated image: the second time, when everything is loaded, by weights never asked."""
-    learner, data = built(run.learner), opened(run.data)
+    learner, data = built(run.learner), data_of(run.data)
     recipe = data.info.recipe
     shape = (recipe.channels, recipe.height, recipe.width)
     others, meta = (
@@ -113,7 +113,7 @@ def training(train_spec: TrainSpec) -> float:
             clock.append(time.process_time())
 
     with tempfile.TemporaryDirectory() as folder:
-        train(built(train_spec.learner), short, opened(train_spec.data), Path(folder), watch)
+        train(built(train_spec.learner), short, data_of(train_spec.data), Path(folder), watch)
     return (clock[-1] - clock[UPDATES]) / ((UPDATES - 1) * train_images(spec))
 
 

@@ -23,7 +23,8 @@ from cfsl.engine.bench import planned, run_plan
 from cfsl.engine.bench_folder import Shelf
 from cfsl.engine.local import LocalCrew
 from cfsl.engine.steps import learned_together, steps_of
-from cfsl.presets.cells import Request, cells_of, opened, runs_of
+from cfsl.presets.cells import Request, cells_of, runs_of
+from cfsl.runs.data import open_data
 from cfsl.runs.run_spec import RunSpec
 from cfsl.training.checkpoint import read_notes
 from killed_writer import kill_while_writing
@@ -459,7 +460,7 @@ def test_a_data_set_that_is_too_small_for_a_column_is_said_to_be_and_the_others_
 def test_where_validation_classes_are_few_training_is_validated_on_fewer_support_sets_and_says_so(
     run,
 ):
-    names = opened("glyphs-400x20", None).info.class_names
+    names = open_data("glyphs-400x20", None).info.class_names
     parts = {"train": (0, 300), "val": (300, 320), "test": (320, 400)}
     Path("mine.json").write_text(
         json.dumps({part: names[first:end] for part, (first, end) in parts.items()})
@@ -508,7 +509,7 @@ def test_where_validation_classes_are_few_training_is_validated_on_fewer_support
 
 @pytest.mark.parametrize(("learner", "images"), [("protonet", 3), ("champion", 5)])
 def test_where_training_classes_are_few_episodes_are_narrower_and_it_is_said(run, learner, images):
-    names = opened("glyphs-400x20", None).info.class_names
+    names = open_data("glyphs-400x20", None).info.class_names
     Path("few.json").write_text(
         json.dumps({"train": names[:30], "val": names[30:50], "test": names[50:]})
     )
@@ -543,7 +544,7 @@ def test_where_training_classes_are_few_episodes_are_narrower_and_it_is_said(run
 
 @pytest.mark.parametrize("classes", [0, 1])
 def test_where_there_is_nothing_to_tell_apart_the_others_are_run_all_the_same(run, classes):
-    names = opened("glyphs-400x20", None).info.class_names
+    names = open_data("glyphs-400x20", None).info.class_names
     Path(f"{classes}.json").write_text(
         json.dumps({"train": names[:classes], "val": names[1:51], "test": names[51:]})
     )
@@ -558,7 +559,7 @@ def test_where_there_is_nothing_to_tell_apart_the_others_are_run_all_the_same(ru
 
 
 def test_four_classes_are_enough_to_pretrain_on_whatever_tasks_are_asked_about(run):
-    names = opened("glyphs-400x20", None).info.class_names
+    names = open_data("glyphs-400x20", None).info.class_names
     Path("four.json").write_text(
         json.dumps({"train": names[:4], "val": names[4:50], "test": names[50:]})
     )

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 import cfsl
-from cfsl.cli.evaluation import weights_for
 from cfsl.data.catalog import AddRequest, add_dataset
 from cfsl.errors import CfslError, CheckpointError, SpecError
 from cfsl.harness.evaluate import evaluate
@@ -40,6 +39,7 @@ from cfsl.metrics.accuracy import summarise, task_accuracies
 from cfsl.nets.small_resnet import SmallResNet
 from cfsl.presets.cells import Request, cells_of
 from cfsl.runs.run_spec import RunSpec
+from cfsl.runs.weights import require_fit
 from cfsl.spec import Noise, Occlusion, TaskSpec
 from cfsl.training.augment import augment, blended
 from cfsl.training.calibration import calibrated
@@ -544,8 +544,9 @@ def test_weights_from_before_there_was_a_spread_are_refused_in_one_line(glyphs, 
     write_checkpoint(path, {f"meta/{name}": tensor for name, tensor in flatten(meta).items()}, {})
     tasks = cfsl.Tasks(glyphs, TaskSpec.type_b(nss=2, n_way=1), numbers=range(1))
     with pytest.raises(CfslError, match=r"old\.safetensors has no 'spread\."):
-        weights_for("champion", learner, path, tasks)
-    weights_for("champion", learner.replace(closeness="cosine"), path, tasks)
+        require_fit("champion", learner, read_weights(path), tasks, path)
+    cosine = learner.replace(closeness="cosine")
+    require_fit("champion", cosine, read_weights(path), tasks, path)
 
 
 @pytest.mark.parametrize("shape", [(28, 28), (28, 20)], ids=["square", "oblong"])
@@ -571,7 +572,7 @@ def test_weights_without_centres_are_refused_in_one_line(photos, tmp_path):
         CfslError,
         match=r"old\.safetensors has no 'centres', and champion needs it in shape \(3, 8\)",
     ):
-        weights_for("champion", learner, path, tasks)
+        require_fit("champion", learner, read_weights(path), tasks, path)
 
 
 def test_a_photograph_and_its_mirror_image_are_the_same(photos):

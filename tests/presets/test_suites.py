@@ -7,11 +7,12 @@ import json
 import pytest
 
 from cfsl.cards.published import published
-from cfsl.presets.cells import Request, cells_of, opened, runs_of
+from cfsl.presets.cells import Request, cells_of, runs_of
 from cfsl.presets.columns import FIGURE_4, INSTANCE, SCALING, TABLE_1, corrupted
 from cfsl.presets.hyper import paper_2_changes, paper_2_rate
 from cfsl.presets.profiles import PROFILES
 from cfsl.presets.suites import SUITES, suites_named
+from cfsl.runs.data import open_data
 from cfsl.sampling.feasible import require_feasible
 from cfsl.spec import TaskSpec
 from cfsl.training.recipes import fitted_to, recipe_for
@@ -332,7 +333,7 @@ def test_quick_on_photographs_is_as_the_recipe_and_half_as_long():
     ],
 )
 def test_episodes_are_as_wide_and_as_deep_as_training_classes_allow(name, learner, classes, images):
-    data = opened(name, None)
+    data = open_data(name, None)
     episodes = fitted_to(data, recipe_for("short", learner, TaskSpec.type_b(3))).episodes
     assert (episodes.n_way, episodes.k_shot + episodes.k_target) == (classes, images)
     require_feasible(data.class_sizes[data.classes_of("train")], episodes, name)
@@ -351,10 +352,10 @@ def test_training_is_validated_on_as_many_support_sets_as_validation_classes_all
     tmp_path, classes, asked, fitted
 ):
     """Where not even one can be drawn, the task is left as it is, to be refused with its numbers."""
-    names = opened(DATA[0], None).info.class_names
+    names = open_data(DATA[0], None).info.class_names
     parts = {"train": names[:300], "val": names[300 : 300 + classes], "test": names[350:]}
     (tmp_path / "mine.json").write_text(json.dumps(parts))
-    data = opened(DATA[0], str(tmp_path / "mine.json"))
+    data = open_data(DATA[0], str(tmp_path / "mine.json"))
     assert fitted_to(data, recipe_for("short", "protonet", asked)).validation == fitted
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cfsl.cli.choosing import combinations, ranked
+from cfsl.cli.choosing import combinations
 from cfsl.cli.option_values import parsed_change, written_change
 from cfsl.errors import SpecError
 from cfsl.harness.trace import Trace
@@ -19,6 +19,7 @@ from cfsl.learners.registry import find_learner
 from cfsl.learners.replay import Replay
 from cfsl.learners.tune import Tune
 from cfsl.nets import conv4
+from cfsl.sweep.choice import ranked
 
 _GLYPHS = ("--data", "glyphs-400x20")
 pytestmark = pytest.mark.usefixtures("glyphs")

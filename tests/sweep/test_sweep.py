@@ -19,8 +19,8 @@ pytest.importorskip("optuna")
 from cfsl.data.store import Dataset
 from cfsl.data.tasks import Tasks
 from cfsl.errors import SpecError
-from cfsl.presets.cells import data_spec, opened
 from cfsl.report.sweep_chart import sweep_chart
+from cfsl.runs.data import data_spec, open_data
 from cfsl.spec import TaskSpec
 from cfsl.sweep.knobs import Knobs
 from cfsl.sweep.outcome import Row, idle
@@ -43,7 +43,7 @@ def sweep_of(learner: str = "init_tune", **fields) -> Sweep:
     usual = {
         "learner": learner,
         "base": {"net.widths": [4], "steps": 1},
-        "data": data_spec(opened("glyphs-400x20", None), None),
+        "data": data_spec(open_data("glyphs-400x20", None), None),
         "task": _TASK,
         "tasks": 2,
         "task_seed": 0,

@@ -24,10 +24,10 @@ import cfsl
 from cfsl.errors import CheckpointError, LearnerError, SpecError
 from cfsl.harness.devices import available_devices
 from cfsl.learners.base import Moment
-from cfsl.learners.registry import LEARNERS
 from cfsl.learners.maml.maml_high import MamlHigh
 from cfsl.learners.maml.maml_low import MamlLow
 from cfsl.learners.protonet import ProtoNet
+from cfsl.learners.registry import LEARNERS
 from cfsl.learners.tune import pretrain_tune
 from cfsl.nets import DenseNet, SqueezeConv
 from cfsl.nets.convnet import conv4

@@ -110,7 +110,8 @@ def _of_run(card: Mapping[str, Any]) -> Iterator[str]:
         yield from _clashes(
             "run.train.learner.settings", trained, "checkpoint.identity.learner", identity
         )
-    is_trained, ensemble = run.get("train") is not None, card.get("ensemble")
+    is_trained = run.get("train") is not None or run.get("weights") is not None
+    ensemble = card.get("ensemble")
     if is_trained != (card["checkpoint"] is not None):
         yield f"run.train is {'there' if is_trained else 'null'}, checkpoint is {'null' if is_trained else 'there'}"
     members = 1 if ensemble is None else ensemble["members"]

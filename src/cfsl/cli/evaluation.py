@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterable
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from cfsl.cli.console import counting, print_json, say
 from cfsl.cli.option_values import look_in_current_folder, parsed_changes
 from cfsl.cli.task_options import TaskOptions, takes_task_options
-from cfsl.errors import CfslError, SpecError, lookup
-from cfsl.learners.overrides import changed
+from cfsl.errors import SpecError, lookup
 
 if TYPE_CHECKING:
     from cfsl.data.tasks import Tasks
-    from cfsl.harness.evaluate import Conditions
-    from cfsl.harness.trace import Trace
-    from cfsl.harness.workers import Workers
-    from cfsl.metrics.answers import Answers
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 Name = Annotated[
@@ -112,110 +105,64 @@ def evaluate(
     from cfsl.harness.devices import require_device
     from cfsl.harness.evaluate import Conditions
     from cfsl.harness.workers import Workers
-    from cfsl.runs.evaluation import evaluation_of
+    from cfsl.runs.perform import perform
+    from cfsl.runs.run_spec import built, learner_spec
+    from cfsl.runs.weights import checkpoint_or_ready, differences_from_training, weights_asked_for
 
     require_device(device)
     members = _members(checkpoint, ensemble, average)
-    built, chosen = built_learner(learner, changes), options.tasks(range(tasks))
-    checkpoint = _with_ready(learner, checkpoint, chosen)
-    meta = weights_for(learner, built, checkpoint, chosen)
+    look_in_current_folder()
+    spec = learner_spec(learner, parsed_changes(changes or []))
+    chosen = options.tasks(range(tasks))
+    place = checkpoint_or_ready(learner, checkpoint, chosen.data, chosen.split)
+    weights = weights_asked_for(learner, place)
+    run = options.run(spec, chosen, weights, progressive=progressive, **members)
+
     apart = isolate is Isolation.PROCESS
     fast = lookup(ACCELERATIONS, accelerate, "acceleration") and not apart
     conditions = Conditions(progressive=progressive, device=device, isolate=apart, accelerate=fast)
-    notes = None if checkpoint is None else checkpoint_notes(checkpoint)
-    with Workers(workers) as pool:
-        with counting(f"evaluating {learner}", tasks, "tasks") as progress:
-            shared = pool if workers > 1 else 1
-            card, trace, answered = evaluation_of(
-                learner,
-                built,
-                chosen,
-                meta,
-                conditions,
-                checkpoint=notes,
-                workers=shared,
-                progress=progress,
-            )
-        answers = {"": answered}
-        if members is not None:
-            answers["ensemble"] = _add_ensemble(
-                card, built, chosen, trace, members, conditions, shared
-            )
+    with (
+        Workers(workers) as pool,
+        counting(f"evaluating {learner}", tasks * run.members, "tasks") as progress,
+    ):
+        card, answers = perform(
+            run,
+            weights,
+            conditions,
+            workers=pool if workers > 1 else 1,
+            with_ensemble=ensemble is not None,
+            progress=progress,
+        )
+
     if out is not None:
         card = write_card(out, card, answers)
     if json:
         print_json(card)
         return
-    for difference in _other_settings(notes, built):
+    for difference in differences_from_training(weights.notes(), built(spec)):
         say(f"note: {difference}")
     _say_result(learner, chosen, card)
     if out is not None:
         say(f"wrote {out}")
 
 
-class _Members(NamedTuple):
-    """Epochs of a training run that answer together."""
-
-    folder: Path
-    epochs: list[int]
-    """Best first."""
-    average: str
-
-
-def _members(checkpoint: Path | None, count: int | None, average: str | None) -> _Members | None:
-    """Return the members that the options ask for."""
+def _members(checkpoint: Path | None, count: int | None, average: str | None) -> dict[str, Any]:
+    """Return the fields of a run spec that the options of an ensemble describe."""
     from cfsl.metrics.ensemble import AVERAGES
     from cfsl.training.loop import best_epochs
 
     if count is None:
         if average is not None:
             raise SpecError("--average says how an ensemble answers; give its size with --ensemble")
-        return None
+        return {}
+
     if checkpoint is None or not checkpoint.is_dir():
         raise SpecError(
             "--ensemble takes the best epochs of a training run; give its folder as --checkpoint"
         )
     chosen = average or "logits"
     lookup(AVERAGES, chosen, "average")
-    return _Members(checkpoint, best_epochs(checkpoint, count), chosen)
-
-
-def _add_ensemble(
-    card: dict[str, Any],
-    learner: Any,
-    tasks: Tasks,
-    best: Trace,
-    members: _Members,
-    conditions: Conditions,
-    workers: int | Workers,
-) -> Answers:
-    """Evaluate the members after the best one; put on the card what all of them say together, and return it."""
-    from cfsl.cards.card import measurements
-    from cfsl.harness.evaluate import evaluate_under
-    from cfsl.metrics.answers import answers_of, rounded
-    from cfsl.metrics.ensemble import ensemble
-    from cfsl.training.loop import best_weights
-
-    start, ranks = time.perf_counter(), range(1, len(members.epochs))
-    with counting("evaluating the other epochs", len(ranks) * len(tasks), "tasks") as progress:
-        others = [
-            evaluate_under(
-                conditions, learner, tasks, best_weights(members.folder, rank), workers, progress
-            )
-            for rank in ranks
-        ]
-    answers = rounded(answers_of(ensemble([best, *others], members.average)))
-    card["ensemble"] = {
-        "members": len(members.epochs),
-        "average": members.average,
-        "epochs": members.epochs,
-        "metrics": measurements(answers),
-        "macs": {
-            part: len(members.epochs) * card["macs"][part] for part in ("adaptation", "prediction")
-        },
-    }
-    card["circumstances"]["ensemble_seconds"] = time.perf_counter() - start
-    return answers
+    return {"members": len(best_epochs(checkpoint, count)), "average": chosen}
 
 
 def _say_result(learner: str, tasks: Tasks, card: dict[str, Any]) -> None:
@@ -254,112 +201,3 @@ def _say_metrics(metrics: dict[str, Any], macs: dict[str, int]) -> None:
         say(f"  forgetting     {100 * metrics['forgetting']['mean']:.2f} %")
     if "backward_transfer" in metrics:
         say(f"  back transfer  {100 * metrics['backward_transfer']['mean']:.2f} %")
-
-
-def built_learner(name: str, changes: list[str] | None) -> Any:
-    """Build a learner and change what --set says; modules are also looked for in the current folder."""
-    from cfsl.learners.registry import find_learner
-
-    look_in_current_folder()
-    return changed(find_learner(name), parsed_changes(changes or []))
-
-
-def _with_ready(learner: str, checkpoint: Path | None, tasks: Tasks) -> Path | None:
-    """Return where the weights are: as given, or those that come with the package and never saw these classes."""
-    from cfsl.training.ready import PREFIX, ready_for, ready_named, require_unseen
-
-    if checkpoint is None:
-        path = ready_for(learner, tasks.data)
-    elif str(checkpoint).startswith(PREFIX):
-        path = ready_named(learner, str(checkpoint).removeprefix(PREFIX))
-    else:
-        return checkpoint
-    if path is not None:
-        require_unseen(path, tasks.data, tasks.split)
-    return path
-
-
-def weights_for(name: str, learner: Any, checkpoint: Path | None, tasks: Tasks) -> Any:
-    """Return the learned weights, or random ones for a learner that has no other."""
-    import torch
-
-    from cfsl.learners.base import first_weights
-    from cfsl.learners.registry import LEARNERS, NO_WEIGHTS
-    from cfsl.training.loop import read_weights
-
-    recipe = tasks.data.info.recipe
-    shape = recipe.channels, recipe.height, recipe.width
-    if checkpoint is not None:
-        if not checkpoint.exists():
-            raise CfslError(
-                f"{checkpoint} does not exist; --checkpoint takes a folder of 'cfsl train' or a weights file"
-            )
-        if name in LEARNERS and LEARNERS[name].weights is NO_WEIGHTS:
-            raise CfslError(f"{name} has no weights; leave --checkpoint out")
-        weights = read_weights(checkpoint)
-        _require_fit(
-            name, weights, first_weights(learner, shape, tasks.spec, torch.Generator()), checkpoint
-        )
-        return weights
-    if name in LEARNERS and LEARNERS[name].weights.is_trained:
-        raise CfslError(
-            f"{name} needs weights: run 'cfsl train {name} ...' first and give its folder as --checkpoint"
-        )
-    return first_weights(learner, shape, tasks.spec, torch.Generator().manual_seed(0))
-
-
-def _unstated(learner: Any, names: Iterable[str]) -> dict[str, Any]:
-    """Return the defaults of those hyper-parameters that a learner states only where they are not the default."""
-    fields = type(learner).model_fields
-    defaults = {name: fields[name].default for name in names if name in fields}
-    return {
-        name: default
-        for name, default in defaults.items()
-        if name not in learner.replace(**{name: default}).model_dump(mode="json")
-    }
-
-
-def _other_settings(notes: dict[str, Any] | None, learner: Any) -> list[str]:
-    """Say which hyper-parameters are not those that the weights were trained with."""
-    from cfsl.spec import FrozenSpec
-
-    trained = notes["identity"]["learner"] if notes else {}
-    if trained.get("class") != type(learner).__name__ or not isinstance(learner, FrozenSpec):
-        return []
-    now = learner.model_dump(mode="json")
-    trained = _unstated(learner, now.keys() - trained.keys()) | trained
-    changed = [name for name in now if name in trained and trained[name] != now[name]]
-    return [
-        *(
-            f"trained with {name}={trained[name]}, evaluated with {name}={now[name]}"
-            for name in changed
-        ),
-        *(f"trained before there was {name}" for name in now if name not in trained),
-    ]
-
-
-def _require_fit(name: str, weights: Any, wanted: Any, checkpoint: Path) -> None:
-    """Refuse weights of another learner or network. Tables and heads are the learner's to judge: they fit a task."""
-    given = {**weights["params"], **weights["stats"]}
-    for path, tensor in {**wanted.get("params", {}), **wanted.get("stats", {})}.items():
-        found = given.get(path)
-        fits_task = path.startswith(("rates.", "scales.", "head.", "critic.", "targets."))
-        if found is None or (found.shape != tensor.shape and not fits_task):
-            what = (
-                f"has no '{path}'"
-                if found is None
-                else f"has '{path}' of shape {tuple(found.shape)}"
-            )
-            raise CfslError(
-                f"{checkpoint} {what}, and {name} needs it in shape {tuple(tensor.shape)}: "
-                f"it was trained as another learner or with other --set options; give the same here"
-            )
-
-
-def checkpoint_notes(path: Path) -> dict[str, Any]:
-    """Return what a training run wrote about itself."""
-    from cfsl.training.checkpoint import read_checkpoint
-    from cfsl.training.loop import LAST
-
-    _, notes = read_checkpoint(path / LAST if path.is_dir() else path)
-    return notes

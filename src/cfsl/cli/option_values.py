@@ -6,8 +6,9 @@ inner.lr is the lr of a learner's inner learner.
 from __future__ import annotations
 
 import json
+import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -69,6 +70,43 @@ def parsed_value(text: str) -> Any:
         return json.loads(text)
     except (ValueError, RecursionError):
         return text
+
+
+def parsed_lists(option: str, texts: Sequence[str]) -> dict[str, list[Any]]:
+    """Read several name=value,value; refuse two lists for one name."""
+    values: dict[str, list[Any]] = {}
+    for text in texts:
+        name, sign, listed_values = text.partition("=")
+        if not sign or not name:
+            raise SpecError(f"{option} {text} is not of the form name=value,value")
+        if name in values:
+            raise SpecError(
+                f"{option} {name} is given twice; give all its values at once, as "
+                f"{name}=value,value"
+            )
+        values[name] = _parsed_list(option, name, listed_values)
+    return values
+
+
+def _parsed_list(option: str, name: str, text: str) -> list[Any]:
+    """Read values between commas: JSON, whose lists have commas of their own, or words."""
+    read = parsed_value(f"[{text}]")
+    values = (
+        read if isinstance(read, list) else [parsed_value(part.strip()) for part in text.split(",")]
+    )
+    if not values or "" in values:
+        raise SpecError(f"{option} {name}={text} has an empty value; write {name}=value,value")
+    for position, value in enumerate(values):
+        if value in values[:position]:
+            raise SpecError(f"{option} {name}={text} has {json.dumps(value)} twice")
+    return values
+
+
+def set_options(values: Mapping[str, Any]) -> str:
+    """Return what to put on the command line to set these values."""
+    return " ".join(
+        f"--set {shlex.quote(written_change(name, value))}" for name, value in values.items()
+    )
 
 
 def written_change(name: str, value: Any) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json as json_module
-import shlex
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -14,10 +13,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cfsl.cli.choosing import SPLIT, combinations
+from cfsl.cli.choosing import SPLIT
 from cfsl.cli.console import complain, print_json, say, stepping
 from cfsl.cli.evaluation import Changes, Json, Name
-from cfsl.cli.option_values import look_in_current_folder, parsed_changes, written_change
+from cfsl.cli.option_values import (
+    look_in_current_folder,
+    parsed_changes,
+    parsed_lists,
+    set_options,
+    written_change,
+)
 from cfsl.cli.task_options import TaskOptions, takes_task_options
 from cfsl.cli.training import say_what_was_fitted
 from cfsl.errors import SpecError, lookup
@@ -86,7 +91,7 @@ def sweep(
     json: Json = False,
 ) -> None:
     """Search hyper-parameters on validation tasks: train and evaluate every trial. Stop and go on at any time."""
-    from cfsl.presets.cells import data_spec
+    from cfsl.runs.data import data_spec
     from cfsl.sweep.study import require_optuna
     from cfsl.sweep.trials import Sweep, sound, training_for
     from cfsl.sweep.workers import Job
@@ -180,30 +185,13 @@ def _space(
     if paper2:
         return paper_2_sweep(learner, data, task)
     if space is None:
-        return {}, read_space(_varied(vary or []))
+        return {}, read_space(parsed_lists("--vary", vary or []))
     try:
         return {}, read_space(json_module.loads(space.read_text(encoding="utf-8")))
     except (OSError, ValueError) as error:
         raise SpecError(f"{space} cannot be read as a space: {error}") from error
     except SpecError as error:
         raise SpecError(f"{space}: {error}") from error
-
-
-def _varied(vary: Sequence[str]) -> dict[str, list[Any]]:
-    """Read every name=value,value as --try of 'cfsl choose' is read."""
-    values: dict[str, list[Any]] = {}
-    for text in vary:
-        try:
-            read = combinations([text], [])
-        except SpecError as error:
-            raise SpecError(str(error).replace("--try", "--vary")) from None
-        name = next(iter(read[0]))
-        if name in values:
-            raise SpecError(
-                f"--vary {name} is given twice; give all its values at once, as {name}=value,value"
-            )
-        values[name] = [one[name] for one in read]
-    return values
 
 
 def _swept(job: Job, workers: int, *, retry: bool, json: bool) -> bool:
@@ -287,7 +275,7 @@ def _report(job: Job, rows: Sequence[Row], best: dict[str, Any] | None) -> dict[
         "folder": str(job.folder),
         "trials": [asdict(row) for row in rows],
         "best": best,
-        "options": None if best is None else _options(best["changes"]),
+        "options": None if best is None else set_options(best["changes"]),
     }
 
 
@@ -336,7 +324,7 @@ def _say_outcome(job: Job, rows: Sequence[Row], best: dict[str, Any] | None) -> 
     say(f"wrote {job.folder / 'best.json'} and {job.folder / _PICTURE}")
     _say_what_bench_leaves_out(sweep, best)
     if best["changes"]:
-        say(_options(best["changes"]))
+        say(set_options(best["changes"]))
 
 
 def _say_what_bench_leaves_out(sweep: Sweep, best: dict[str, Any]) -> None:
@@ -386,10 +374,3 @@ def _value(value: Any) -> str:
 
 def _written(values: dict[str, Any]) -> str:
     return ", ".join(f"{name}={_value(value)}" for name, value in values.items())
-
-
-def _options(changes: dict[str, Any]) -> str:
-    """Return what to put on the command line."""
-    return " ".join(
-        f"--set {shlex.quote(written_change(name, value))}" for name, value in changes.items()
-    )

@@ -19,6 +19,8 @@ from cfsl.errors import SpecError, lookup
 if TYPE_CHECKING:
     from cfsl.data.store import Dataset
     from cfsl.data.tasks import Tasks
+    from cfsl.runs.run_spec import LearnerSpec, RunSpec
+    from cfsl.runs.weights import Weights
     from cfsl.spec import TaskSpec
 
 _CONSTRUCTORS = {
@@ -153,6 +155,28 @@ class TaskOptions:
             seed=self.seed,
             numbers=numbers,
             sampler=self.sampler,
+        )
+
+    def run(self, learner: LearnerSpec, tasks: Tasks, weights: Weights, **fields: Any) -> RunSpec:
+        """Return the run of a learner with these weights on these tasks."""
+        from cfsl.presets.board import OWN
+        from cfsl.runs.data import data_spec
+        from cfsl.runs.run_spec import RunSpec
+        from cfsl.runs.weights import origin_of
+
+        data = data_spec(tasks.data, self.splits)
+        origin = origin_of(weights, learner, data, tasks.data.splits_name)
+        return RunSpec(
+            profile=OWN,
+            learner=learner,
+            data=data,
+            task=tasks.spec,
+            split=tasks.split,
+            tasks=len(tasks),
+            task_seed=tasks.seed,
+            sampler=tasks.sampler,
+            **origin,
+            **fields,
         )
 
 

@@ -11,13 +11,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cfsl.cli.console import print_event, say, stepping
-from cfsl.cli.evaluation import ACCELERATIONS, Changes, Name, built_learner
-from cfsl.cli.option_values import known_precision, slow_precision
+from cfsl.cli.evaluation import ACCELERATIONS, Changes, Name
+from cfsl.cli.option_values import (
+    known_precision,
+    look_in_current_folder,
+    parsed_changes,
+    slow_precision,
+)
 from cfsl.cli.task_options import TaskOptions, takes_task_options
 from cfsl.errors import CfslError, SpecError, lookup
 
 if TYPE_CHECKING:
     from cfsl.data.store import Dataset
+    from cfsl.runs.run_spec import TrainSpec
     from cfsl.training.events import Epoch, Event, Watcher
     from cfsl.training.training_spec import Training
 
@@ -72,7 +78,8 @@ def train(
     """Train a learner, or go on with a run that was stopped; validated on tasks of the given type."""
     from cfsl.harness.devices import require_device
     from cfsl.learners.maml.accelerated import why_slower
-    from cfsl.training.loop import stages_before
+    from cfsl.runs.data import data_spec
+    from cfsl.runs.run_spec import TrainSpec, built, learner_spec
     from cfsl.training.recipes import fitted_to, training_asked_for
     from cfsl.training.tensorboard import require_tensorboard
 
@@ -81,8 +88,9 @@ def train(
     logged, fast = lookup(_LOGS, log, "log"), lookup(ACCELERATIONS, accelerate, "acceleration")
     if logged:
         require_tensorboard()
-    built = built_learner(learner, changes)
-    slow = why_slower(built, device) if fast else None
+    look_in_current_folder()
+    spec = learner_spec(learner, parsed_changes(changes or []))
+    slow = why_slower(built(spec), device) if fast else None
     if slow and not json:
         say(f"not accelerated: {slow}")
     data = options.open()
@@ -102,15 +110,13 @@ def train(
     folder = out or Path("runs") / f"{learner.replace(':', '-')}-{options.data}-{recipe}"
 
     how = _How(device, threads, accelerates=fast, logs=logged, json=json)
-    stages = [
-        (stage.learner, stage.built(), stage.training, place)
-        for stage, place in stages_before(training, folder)
-    ]
-    stages.append((learner, built, training, folder))
-    for number, (name, trained, its_training, place) in enumerate(stages, start=1):
+    whole = TrainSpec(learner=spec, data=data_spec(data, options.splits), training=training)
+    stages = _stages(whole, folder)
+    for number, (stage, place) in enumerate(stages, start=1):
         if len(stages) > 1 and not json:
-            say(f"stage {number} of {len(stages)}: {_short_name(name)}, in {place}")
-        history = _run_stage(name, trained, its_training, data, place, how)
+            name = _short_name(stage.learner.name)
+            say(f"stage {number} of {len(stages)}: {name}, in {place}")
+        history = _run_stage(stage, place, how)
 
     best = max(history, key=lambda epoch: epoch.accuracy)
     if json:
@@ -139,24 +145,36 @@ class _How:
     json: bool
 
 
-def _run_stage(
-    name: str, learner: Any, training: Training, data: Dataset, folder: Path, how: _How
-) -> list[Epoch]:
+def _stages(train: TrainSpec, folder: Path) -> list[tuple[TrainSpec, Path]]:
+    """Return the training runs of all stages with their folders, the first to be done first."""
+    from cfsl.training.loop import START
+
+    if train.start is None:
+        return [(train, folder)]
+    return [*_stages(train.start, folder / START), (train, folder)]
+
+
+def _run_stage(stage: TrainSpec, folder: Path, how: _How) -> list[Epoch]:
     """Train one stage, with a bar and a log of its own, and return its history."""
     from cfsl.runs.evaluation import described
-    from cfsl.training.loop import train as run_training
+    from cfsl.runs.perform import perform_training
+    from cfsl.runs.run_spec import built
     from cfsl.training.tensorboard import tensorboard_log
 
-    run = {
-        "learner": {"name": name, **described(learner)},
+    name, training = stage.learner.name, stage.training
+    about = {
+        "learner": {"name": name, **described(built(stage.learner))},
         "training": training.model_dump(mode="json"),
-        "data": data.fingerprint,
+        "data": stage.data.fingerprint,
         "device": how.device,
         "folder": str(folder),
     }
     with contextlib.ExitStack() as stack:
         show = stack.enter_context(stepping(_short_name(name), training.schedule.total, "updates"))
-        watchers = [_bar(show, training), _events(run, training) if how.json else _lines(training)]
+        watchers = [
+            _bar(show, training),
+            _events(about, training) if how.json else _lines(training),
+        ]
         if how.logs:
             watchers.append(stack.enter_context(tensorboard_log(folder, training)))
 
@@ -164,14 +182,12 @@ def _run_stage(
             for told in watchers:
                 told(event)
 
-        return run_training(
-            learner,
-            training,
-            data,
+        return perform_training(
+            stage,
             folder,
             watch,
-            how.device,
-            how.threads,
+            device=how.device,
+            threads=how.threads,
             accelerate=how.accelerates,
         )
 

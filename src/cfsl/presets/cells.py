@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from cfsl.data.catalog import load
-from cfsl.data.splits import splits_hash
 from cfsl.data.store import Dataset
 from cfsl.errors import DataError, InfeasibleSpecError, SpecError, lookup
 from cfsl.learners.base import FixedEmbedding
 from cfsl.learners.registry import LEARNERS, NO_WEIGHTS, WeightSource, entry_of, find_learner
 from cfsl.presets.profiles import PROFILES
 from cfsl.presets.suites import SUITES, Place, Suite, suites_named
+from cfsl.runs.data import data_spec, open_data
 from cfsl.runs.run_spec import (
-    DataSpec,
     LearnerSpec,
     RunSpec,
     TrainSpec,
@@ -81,7 +77,7 @@ def _require_known(request: Request) -> None:
     lookup({**SUITES, "all": None}, request.suite, "suite")
     lookup(PROFILES, request.profile, "profile")
     for name in request.data or ():
-        opened(name, request.splits)
+        open_data(name, request.splits)
     for learner in request.learners or ():
         find_learner(learner)
     in_use = {
@@ -157,7 +153,7 @@ class _Table:
         return Cell(self._name, place.data, place.learner, place.column, seed, run, why_not)
 
     def _run(self, place: Place, seed: int) -> RunSpec:
-        data = opened(place.data, self._request.splits)
+        data = open_data(place.data, self._request.splits)
         learner = learner_spec(place.learner, self._changes(place))
         fields: dict[str, Any] = {
             "tasks": self._request.tasks or self._profile.tasks,
@@ -201,7 +197,7 @@ class _Table:
         if not weights.is_trained:
             return None
 
-        data = opened(place.data, self._request.splits)
+        data = open_data(place.data, self._request.splits)
         training = fitted_to(data, self._training(weights, place))
         _require_trainable(data, training)
         return TrainSpec(
@@ -212,7 +208,7 @@ class _Table:
 
     def _training(self, weights: WeightSource, place: Place) -> Training:
         task = self._profile.shared_validation.get(weights, place.task.replace(corruption=None))
-        characters = opened(place.data, self._request.splits).info.recipe.channels == 1
+        characters = open_data(place.data, self._request.splits).info.recipe.channels == 1
         training = self._profile.training(place.learner, task, characters)
         if self._request.precision is not None:
             training = training.replace(
@@ -221,23 +217,6 @@ class _Table:
         if self._request.profile == "paper":
             return self._suite.paper_training(training, place)
         return training
-
-
-@functools.lru_cache(maxsize=16)
-def opened(name: str, splits: str | None) -> Dataset:
-    """Open a data set; those that are drawn are drawn."""
-    return load(name, splits=Path(splits) if splits and splits.endswith(".json") else splits)
-
-
-def data_spec(data: Dataset, splits: str | None) -> DataSpec:
-    """Return the identity of an open data set: the same whether its usual split was named or not."""
-    named = None if splits == data.info.default_splits else splits
-    return DataSpec(
-        name=data.name,
-        splits=named,
-        fingerprint=data.fingerprint,
-        splits_hash=splits_hash(data.splits),
-    )
 
 
 def _require_trainable(data: Dataset, training: Training) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from cfsl.presets.board import places_of
+from cfsl.presets.board import OWN, places_of
 from cfsl.presets.profiles import PROFILES
 from cfsl.presets.suites import SUITES, Place
 from cfsl.spec import TaskSpec
@@ -41,7 +41,7 @@ def remake(card: Mapping[str, Any]) -> Remake:
     """Return the command that makes this card again."""
     if card.get("command"):
         return Remake(str(card["command"]), "as the card has it")
-    if isinstance(card.get("run"), Mapping):
+    if isinstance(card.get("run"), Mapping) and card["run"].get("profile") != OWN:
         return _bench(card)
     return _eval(card)
 

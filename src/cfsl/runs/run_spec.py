@@ -15,12 +15,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
 from cfsl.learners.base import ShapedByTask
 from cfsl.learners.overrides import changed, field_of
 from cfsl.learners.registry import LEARNERS, STARTS, find_learner
 from cfsl.runs.evaluation import described
+from cfsl.sampling import SAMPLER
 from cfsl.spec import Count, FrozenSpec, TaskSpec
 from cfsl.training.training_spec import Training
 
@@ -126,6 +127,16 @@ class TrainSpec(FrozenSpec):
         )
 
 
+class WeightsFile(FrozenSpec):
+    """Weights that were trained elsewhere: for another learner, on other data, or nobody knows how."""
+
+    sha256: str
+
+
+_STATED_IF_SET: Mapping[str, Any] = {"weights": None, "sampler": SAMPLER}
+"""Fields that came later: runs that do not need them keep their hash."""
+
+
 class RunSpec(FrozenSpec):
     """A cell: one learner on the tasks of one setting."""
 
@@ -141,7 +152,9 @@ class RunSpec(FrozenSpec):
     seed: Seed = 0
     """Of training, or of weights that are never trained."""
     train: TrainSpec | None = None
-    """Where the weights come from; None: they are drawn, or there are none."""
+    """The training run that the weights come from."""
+    weights: WeightsFile | None = None
+    """The file that the weights come from. Without it and without `train` they are drawn, or there are none."""
     members: Count = 1
     """So many of the best epochs also answer together."""
     average: Literal["logits", "probabilities"] = "logits"
@@ -149,6 +162,17 @@ class RunSpec(FrozenSpec):
     """Also ask after every support set."""
     piece: Count = 100
     """Tasks that are run in one go, so that several workers can share a cell. It changes no number."""
+    sampler: str = SAMPLER
+    """What draws the tasks."""
+
+    @model_serializer(mode="wrap")
+    def _without_unset_fields(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        stated: dict[str, Any] = dump(self)
+        return {
+            name: value
+            for name, value in stated.items()
+            if name not in _STATED_IF_SET or value != _STATED_IF_SET[name]
+        }
 
     def identity(self) -> dict[str, Any]:
         """Return all that decides the numbers of this run, ready for JSON."""

@@ -12,7 +12,7 @@ from cfsl.errors import SpecError
 from cfsl.learners.base import FixedEmbedding
 from cfsl.learners.overrides import field_of
 from cfsl.learners.registry import entry_of
-from cfsl.presets.cells import opened
+from cfsl.runs.data import open_data
 from cfsl.runs.run_spec import DataSpec, RunSpec, Seed, TrainSpec, built, learner_spec, trainer_of
 from cfsl.sampling import require_feasible
 from cfsl.spec import Count, FrozenSpec, TaskSpec
@@ -150,7 +150,7 @@ def _require_network(run: RunSpec) -> None:
     """Refuse a network that the images vanish in."""
     net, recipe = (
         field_of(built(run.learner), "net"),
-        opened(run.data.name, run.data.splits).info.recipe,
+        open_data(run.data.name, run.data.splits).info.recipe,
     )
     if net is not None:
         net.feature_count((recipe.channels, recipe.height, recipe.width))
@@ -164,7 +164,5 @@ def _require_trainable(data: DataSpec, training: Training) -> None:
 
 
 def _require(data: DataSpec, split: str, task: TaskSpec) -> None:
-    open_data = opened(data.name, data.splits)
-    require_feasible(
-        open_data.class_sizes[open_data.classes_of(split)], task, f"{data.name}/{split}"
-    )
+    there = open_data(data.name, data.splits)
+    require_feasible(there.class_sizes[there.classes_of(split)], task, f"{data.name}/{split}")

@@ -196,7 +196,7 @@ def best_epochs(folder: Path, count: int) -> list[int]:
         raise CheckpointError(
             f"{folder} holds no training run ({LAST} is missing); name a folder of 'cfsl train'"
         )
-    _, notes = read_checkpoint(folder / LAST)
+    notes = read_notes(folder / LAST)
     keep = notes["identity"]["training"]["schedule"]["keep"]
     kept = _best_epochs([Epoch(**epoch) for epoch in notes["history"]], keep)
     if len(kept) < count:
