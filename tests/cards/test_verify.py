@@ -70,6 +70,12 @@ def rewrite(path: Path, change: Callable[[dict[str, Any]], None]) -> None:
     path.write_text(json.dumps(card))
 
 
+def without_run(card: dict[str, Any]) -> None:
+    """Leave out the run, as cards of 'cfsl eval' once did."""
+    card["run"] = None
+    del card["run_hash"]
+
+
 def put(place: str, value: Any) -> Callable[[dict[str, Any]], None]:
     """Return what puts a value at a place such as metrics.accuracy.mean; a function is given the old value."""
     *way, last = (int(key) if key.isdigit() else key for key in place.split("."))
@@ -211,7 +217,7 @@ TAMPERED = {
     ),
     "settings": ("learner.settings.sharpness", 3, "learner.settings are not those of pixel_nn"),
     "MACs": ("macs.adaptation", -1, "macs.adaptation is -1"),
-    "hash without a run": ("run_hash", "a" * 64, "run_hash is there without a run"),
+    "hash without a run": ("run", None, "run_hash is there without a run"),
     "hash of the answers": ("answers.sha256", flipped, "answers.sha256 is "),
     "size of the answers": ("answers.bytes", 7, "answers.bytes is 7"),
     "answers elsewhere": ("answers.file", "../x.npz", "answers.file is '../x.npz'"),
@@ -236,6 +242,8 @@ def test_all_that_is_wrong_is_said_at_once(cards):
 
 def test_an_ensemble_without_answers_is_refused(cards):
     def add(card):
+        card["run"]["members"] = 2
+        card["run_hash"] = run_hash(card["run"])
         card["ensemble"] = {"members": 2, "metrics": card["metrics"], "macs": card["macs"]}
 
     rewrite(cards / "pixel_nn.json", add)
@@ -356,6 +364,7 @@ def test_a_card_whose_tasks_are_not_known_here_is_unchecked_and_told_what_to_do(
 def test_what_a_card_names_is_never_drawn_or_fetched_for_it(cards, data_root):
     shutil.rmtree(cards / "manifests")
     rewrite(cards / "pixel_nn.json", put("tasks.data", "glyphs-401x20"))
+    rewrite(cards / "pixel_nn.json", without_run)
     assert (
         verdict(cards / "pixel_nn.json").status == "unchecked"
         and not (data_root / "glyphs-401x20").exists()
@@ -383,6 +392,7 @@ def test_a_card_without_answers_is_checked_in_part(cards):
 
 def test_the_marks_of_somebodys_own_learner_are_taken_on_trust_and_its_code_is_not_run(cards):
     rewrite(cards / "pixel_nn.json", put("learner.name", "antigravity:Fly"))
+    rewrite(cards / "pixel_nn.json", without_run)
     found = verdict(cards / "pixel_nn.json")
     assert (
         found.status == "in part"
@@ -495,6 +505,7 @@ def test_what_a_name_stands_for_is_only_open_to_doubt_under_another_name(cards, 
     monkeypatch.setattr(manifests_module, "current_folder", lambda name: None)
     for name, fact in (("data", "data_fingerprint"), ("splits", "splits_hash")):
         shutil.copy(cards / "pixel_nn.json", cards / "other.json")
+        rewrite(cards / "other.json", without_run)
         rewrite(cards / "other.json", put(f"tasks.{fact}", flipped))
         assert verdict(cards / "other.json").status == "refused"
         rewrite(cards / "other.json", put(f"tasks.{name}", "mine"))

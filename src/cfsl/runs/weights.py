@@ -17,8 +17,7 @@ from cfsl.learners.base import Meta, first_weights
 from cfsl.learners.registry import LEARNERS, NO_WEIGHTS
 from cfsl.runs.run_spec import DataSpec, LearnerSpec, TrainSpec, WeightsFile, trainer_of
 from cfsl.spec import FrozenSpec
-from cfsl.training.checkpoint import read_notes
-from cfsl.training.loop import LAST, best_epochs, best_weights, read_weights
+from cfsl.training.loop import LAST, best_epochs, best_weights, notes_of, read_weights
 from cfsl.training.ready import PREFIX, ready_for, ready_named, require_unseen
 from cfsl.training.training_spec import Training
 
@@ -42,9 +41,7 @@ class Weights:
 
     def notes(self) -> dict[str, Any] | None:
         """Return what the training run wrote about itself."""
-        if self.path is None:
-            return None
-        return read_notes(self.path / LAST if self.path.is_dir() else self.path)
+        return None if self.path is None else notes_of(self.path)
 
     def best_epochs(self, count: int) -> list[int]:
         """Return the best epochs of the training run, best first."""

@@ -190,13 +190,20 @@ def _is_finished(update: int, history: list[Epoch], schedule: Schedule) -> bool:
     return update >= schedule.total or _is_out_of_patience(history, schedule)
 
 
+def notes_of(path: Path) -> dict[str, Any]:
+    """Return what a training run wrote about itself, in its folder or in a weights file."""
+    if not path.is_dir():
+        return read_notes(path)
+    if not (path / LAST).exists():
+        raise CheckpointError(
+            f"{path} holds no training run ({LAST} is missing); name a folder of 'cfsl train'"
+        )
+    return read_notes(path / LAST)
+
+
 def best_epochs(folder: Path, count: int) -> list[int]:
     """Return the best epochs of a training folder by validation accuracy, best first."""
-    if not (folder / LAST).exists():
-        raise CheckpointError(
-            f"{folder} holds no training run ({LAST} is missing); name a folder of 'cfsl train'"
-        )
-    notes = read_notes(folder / LAST)
+    notes = notes_of(folder)
     keep = notes["identity"]["training"]["schedule"]["keep"]
     kept = _best_epochs([Epoch(**epoch) for epoch in notes["history"]], keep)
     if len(kept) < count:
