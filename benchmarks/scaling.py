@@ -4,9 +4,9 @@
     python benchmarks/scaling.py paper     (only the simulation, with the driver's cost as measured before)
 
 First the same cells are run by 'processes' and by 'ray', with one worker and with two, in turns, and medians are
-compared. Crews have started and have done a step of each kind before the clock does. Then steps of no work at all are
-sent through a Ray crew: what is left is the cost of the machine that runs the bench. Last, Table 1 is carried out by
-the real schedule with a crew whose workers only wait, on a clock that jumps, and whose bench takes that cost a step.
+compared. Workers have started and have done a step of each kind before the clock does. Then steps of no work at all are
+sent through workers of Ray: what is left is the cost of the machine that runs the bench. Last, Table 1 is carried out by
+the real schedule with workers that only wait, on a clock that jumps, and whose bench takes that cost a step.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from typing import Any
 
 import numpy as np
 
-from cfsl.engine.bench_folder import Shelf
+from cfsl.engine.bench_folder import BenchFolder
 from cfsl.engine.estimate import Times
-from cfsl.engine.processes import ProcessCrew
-from cfsl.engine.ray.cluster import RayCrew
-from cfsl.engine.schedule import Crew, Event, Finished, carry_out
-from cfsl.engine.steps import PieceStep, Step, steps_of
+from cfsl.engine.processes import ProcessWorkers
+from cfsl.engine.ray.cluster import RayWorkers
+from cfsl.engine.schedule import Event, Finished, StepWorkers, carry_out
+from cfsl.engine.steps import PartialResultStep, Step, steps_of
 from cfsl.presets.cells import Request, cells_of, runs_of
 from cfsl.runs.run_spec import RunSpec
 
@@ -39,10 +39,10 @@ PIECE = 580_000
 WORKERS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
 DRIVER = 0.005
 """Seconds of the bench a step, for the simulation alone."""
-Hire = Callable[[Shelf, int], Crew]
+Hire = Callable[[BenchFolder, int], StepWorkers]
 ENGINES: dict[str, Hire] = {
-    "processes": ProcessCrew,
-    "ray": lambda shelf, count: RayCrew(shelf, count, None),
+    "processes": ProcessWorkers,
+    "ray": lambda bench_folder, count: RayWorkers(bench_folder, count, None),
 }
 
 
@@ -60,13 +60,16 @@ def small_cells(seed: int) -> list[RunSpec]:
 
 
 @contextlib.contextmanager
-def hired(hire: Hire, shelf: Shelf, count: int) -> Iterator[Crew]:
-    """Give a crew whose workers have imported everything."""
-    with contextlib.closing(hire(shelf, count)) as crew:
+def hired(hire: Hire, bench_folder: BenchFolder, count: int) -> Iterator[StepWorkers]:
+    """Give workers that have imported everything."""
+    with contextlib.closing(hire(bench_folder, count)) as workers:
         carry_out(
-            steps_of(run.replace(piece=1) for run in small_warm_up(count)), crew, shelf, nobody
+            steps_of(run.replace(piece=1) for run in small_warm_up(count)),
+            workers,
+            bench_folder,
+            nobody,
         )
-        yield crew
+        yield workers
 
 
 def small_warm_up(count: int) -> list[RunSpec]:
@@ -77,10 +80,13 @@ def small_warm_up(count: int) -> list[RunSpec]:
 
 def seconds_of(hire: Hire, count: int, round_number: int) -> float:
     """Return how long some workers take for the cells."""
-    with tempfile.TemporaryDirectory() as folder, hired(hire, Shelf(Path(folder)), count) as crew:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        hired(hire, BenchFolder(Path(folder)), count) as workers,
+    ):
         start = time.perf_counter()
         ending = carry_out(
-            steps_of(small_cells(round_number + 1)), crew, Shelf(Path(folder)), nobody
+            steps_of(small_cells(round_number + 1)), workers, BenchFolder(Path(folder)), nobody
         )
         assert not ending.failed
         return time.perf_counter() - start
@@ -115,20 +121,20 @@ def no_work(versions: Any, order: bytes, files: Any, data: Any, mailbox: Any) ->
     import pickle
 
     step = pickle.loads(order).step
-    return "left", {Shelf(Path()).piece(step).as_posix(): np.zeros(PIECE, np.uint8)}
+    return "left", {BenchFolder(Path()).partial_result(step).as_posix(): np.zeros(PIECE, np.uint8)}
 
 
 def driver_cost() -> float:
     """Print and return the processor seconds that the bench itself spends a step."""
     run = small_warm_up(1)[0].replace(tasks=EMPTY_STEPS, piece=1)
-    steps: list[Step] = [PieceStep(run, start) for start in range(EMPTY_STEPS)]
+    steps: list[Step] = [PartialResultStep(run, start) for start in range(EMPTY_STEPS)]
     with (
         tempfile.TemporaryDirectory() as folder,
-        hired(ENGINES["ray"], Shelf(Path(folder)), 2) as crew,
+        hired(ENGINES["ray"], BenchFolder(Path(folder)), 2) as workers,
     ):
-        crew._do = crew._ray.remote(num_cpus=1, max_retries=0)(no_work)  # type: ignore[attr-defined]
+        workers._do = workers._ray.remote(num_cpus=1, max_retries=0)(no_work)  # type: ignore[attr-defined]
         wall, used = time.perf_counter(), time.process_time()
-        carry_out(steps, crew, Shelf(Path(folder)), nobody)
+        carry_out(steps, workers, BenchFolder(Path(folder)), nobody)
         wall, used = time.perf_counter() - wall, time.process_time() - used
     used, wall = used / EMPTY_STEPS, wall / EMPTY_STEPS
     print(
@@ -173,9 +179,9 @@ class Waiting:
         """There is nothing to stop."""
 
 
-def durations(steps: Sequence[Step], shelf: Shelf) -> tuple[dict[str, float], str]:
+def durations(steps: Sequence[Step], bench_folder: BenchFolder) -> tuple[dict[str, float], str]:
     """Return how long steps take, and who says so."""
-    times = Times.of(shelf)
+    times = Times.of(bench_folder)
     return {step.name: times.seconds(step) for step in steps}, times.source
 
 
@@ -193,8 +199,8 @@ def simulate(profile: str, driver: float) -> None:
     """Print how long Table 1 takes on so many workers, and what limits it."""
     steps = steps_of(runs_of(cells_of(Request("table1", profile))))
     with tempfile.TemporaryDirectory() as folder:
-        shelf = Shelf(Path(folder))
-        seconds, source = durations(steps, shelf)
+        bench_folder = BenchFolder(Path(folder))
+        seconds, source = durations(steps, bench_folder)
         work, chain = sum(seconds.values()), longest_chain(steps, seconds)
         print(
             f"\ntable1, {profile}: {len(steps)} steps, {work / 3600:.1f} h of work, longest chain {chain / 3600:.2f} h"
@@ -202,8 +208,8 @@ def simulate(profile: str, driver: float) -> None:
         print(f"times of steps: {source}; {1000 * driver:.1f} ms of the bench a step")
         print("workers    hours  efficiency  limited by             schedule")
         for count in WORKERS:
-            crew, start = Waiting(count, seconds, driver), time.process_time()
-            carry_out(steps, crew, shelf, nobody)
+            workers, start = Waiting(count, seconds, driver), time.process_time()
+            carry_out(steps, workers, bench_folder, nobody)
             own = 1000 * (time.process_time() - start) / len(steps)
             bounds = {
                 "work": work / count,
@@ -211,7 +217,7 @@ def simulate(profile: str, driver: float) -> None:
                 "the bench": driver * len(steps),
             }
             limit = max(bounds, key=lambda name: bounds[name])
-            hours, efficiency = crew.clock / 3600, work / count / crew.clock
+            hours, efficiency = workers.clock / 3600, work / count / workers.clock
             print(f"{count:7} {hours:8.2f} {efficiency:10.0%}   {limit:20} {own:6.1f} ms a step")
 
 

@@ -20,8 +20,8 @@ import pytest
 from cfsl.cards.card import read_card
 from cfsl.cards.consistency import run_hash
 from cfsl.engine.bench import planned, run_plan
-from cfsl.engine.bench_folder import Shelf
-from cfsl.engine.local import LocalCrew
+from cfsl.engine.bench_folder import BenchFolder
+from cfsl.engine.local import LocalWorker
 from cfsl.engine.steps import learned_together, steps_of
 from cfsl.presets.cells import Request, cells_of, runs_of
 from cfsl.runs.data import open_data
@@ -97,9 +97,12 @@ def undisturbed(glyphs, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def done_here(runs: list[RunSpec], folder: Path) -> Path:
-    shelf = Shelf(folder)
+    bench_folder = BenchFolder(folder)
     ending = run_plan(
-        planned(runs, shelf), shelf, lambda: LocalCrew(shelf, lambda e: None), lambda e: None
+        planned(runs, bench_folder),
+        bench_folder,
+        lambda: LocalWorker(bench_folder, lambda e: None),
+        lambda e: None,
     )
     assert not ending.failed
     return folder

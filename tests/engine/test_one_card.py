@@ -11,8 +11,8 @@ import pytest
 from cfsl.cards.card import read_card
 from cfsl.cards.consistency import contradictions
 from cfsl.engine.bench import planned, run_plan
-from cfsl.engine.bench_folder import Shelf
-from cfsl.engine.local import LocalCrew
+from cfsl.engine.bench_folder import BenchFolder
+from cfsl.engine.local import LocalWorker
 from cfsl.runs.run_spec import RunSpec
 
 _TASKS = ("--data", "glyphs-400x20", "--type", "B", "--nss", "2", "--n-way", "2", "--tasks", "5")
@@ -22,13 +22,15 @@ pytestmark = pytest.mark.usefixtures("glyphs")
 
 def benched(run: RunSpec, training: Path | None = None) -> Path:
     """Do a run as a bench does it, two tasks at a time, and return the path of its card."""
-    shelf = Shelf(Path("bench"))
+    bench_folder = BenchFolder(Path("bench"))
     if training is not None:
-        shutil.copytree(training, shelf.training(run.train))
-    plan = planned([run.replace(piece=2)], shelf)
-    ending = run_plan(plan, shelf, lambda: LocalCrew(shelf, lambda e: None), lambda e: None)
+        shutil.copytree(training, bench_folder.training(run.train))
+    plan = planned([run.replace(piece=2)], bench_folder)
+    ending = run_plan(
+        plan, bench_folder, lambda: LocalWorker(bench_folder, lambda e: None), lambda e: None
+    )
     assert not ending.failed
-    return shelf.card(run)
+    return bench_folder.card(run)
 
 
 def assert_same_card(one: Path, other: Path) -> None:

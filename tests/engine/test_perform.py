@@ -17,11 +17,11 @@ from cfsl.cards.card import read_card
 from cfsl.data.manifest import Manifest
 from cfsl.data.tasks import Tasks
 from cfsl.engine.bench import planned, run_plan
-from cfsl.engine.bench_folder import Shelf
+from cfsl.engine.bench_folder import BenchFolder
 from cfsl.engine.estimate import Times, eval_images, expected_task, expected_training
-from cfsl.engine.local import LocalCrew
+from cfsl.engine.local import LocalWorker
 from cfsl.engine.perform import perform
-from cfsl.engine.steps import learned_together, pieces_of, steps_of
+from cfsl.engine.steps import learned_together, partial_steps_of, steps_of
 from cfsl.errors import LearnerError, SpecError
 from cfsl.harness.evaluate import Conditions, evaluate, evaluate_variants
 from cfsl.learners.base import first_weights
@@ -45,17 +45,20 @@ def run_of(glyphs, learner: str, changes: dict[str, Any] | None = None, **fields
     return runs_of(cells_of(request))[0].replace(**{"piece": 2, **fields})
 
 
-def done(runs: RunSpec | list[RunSpec], folder: Path) -> Shelf:
-    shelf, runs = Shelf(folder), runs if isinstance(runs, list) else [runs]
+def done(runs: RunSpec | list[RunSpec], folder: Path) -> BenchFolder:
+    bench_folder, runs = BenchFolder(folder), runs if isinstance(runs, list) else [runs]
     ending = run_plan(
-        planned(runs, shelf), shelf, lambda: LocalCrew(shelf, lambda e: None), lambda e: None
+        planned(runs, bench_folder),
+        bench_folder,
+        lambda: LocalWorker(bench_folder, lambda e: None),
+        lambda e: None,
     )
     assert not ending.failed
-    return shelf
+    return bench_folder
 
 
-def stored(run: RunSpec, shelf: Shelf, tasks: Tasks):
-    path = shelf.card(run)
+def stored(run: RunSpec, bench_folder: BenchFolder, tasks: Tasks):
+    path = bench_folder.card(run)
     return read_answers(path.with_name(read_card(path)["answers"]["file"]), Manifest.of(tasks))
 
 
@@ -67,7 +70,7 @@ def assert_same(found, expected) -> None:
 
 
 @pytest.fixture(scope="module")
-def trained(glyphs, tmp_path_factory) -> tuple[RunSpec, Shelf]:
+def trained(glyphs, tmp_path_factory) -> tuple[RunSpec, BenchFolder]:
     """Return a cell whose two best epochs also answer together, done."""
     run = run_of(glyphs, "anil")
     return run, done(run, tmp_path_factory.mktemp("trained"))
@@ -76,19 +79,19 @@ def trained(glyphs, tmp_path_factory) -> tuple[RunSpec, Shelf]:
 def test_a_trained_cell_is_the_best_epoch_and_the_ensemble_of_the_best_by_hand(
     glyphs, trained, tmp_path
 ):
-    run, shelf = trained
+    run, bench_folder = trained
     tasks = Tasks(glyphs, run.task, numbers=range(3))
-    folder, learner = shelf.training(run.train), built(run.learner)
+    folder, learner = bench_folder.training(run.train), built(run.learner)
     members = [
         evaluate(learner, tasks, best_weights(folder, rank), progressive=True)
         for rank in range(run.members)
     ]
     assert run.members == 2 and not np.array_equal(members[0].logits, members[1].logits)
-    found = stored(run, shelf, tasks)
+    found = stored(run, bench_folder, tasks)
     assert_same(found[""], members[0])
     assert_same(found["ensemble"], ensemble(members, "logits"))
     other = run.replace(average="probabilities")
-    shutil.copytree(shelf.folder / "training", tmp_path / "training")
+    shutil.copytree(bench_folder.path / "training", tmp_path / "training")
     assert_same(
         stored(other, done(other, tmp_path), tasks)["ensemble"], ensemble(members, "probabilities")
     )
@@ -97,9 +100,9 @@ def test_a_trained_cell_is_the_best_epoch_and_the_ensemble_of_the_best_by_hand(
 def test_the_card_of_an_ensemble_names_its_epochs_best_first_and_counts_the_operations_of_all_members(
     trained,
 ):
-    run, shelf = trained
-    card = read_card(shelf.card(run))
-    history = read_notes(shelf.training(run.train) / LAST)["history"]
+    run, bench_folder = trained
+    card = read_card(bench_folder.card(run))
+    history = read_notes(bench_folder.training(run.train) / LAST)["history"]
     ranked = sorted(history, key=lambda epoch: -epoch["accuracy"])
     assert (
         card["ensemble"]["epochs"] == [epoch["epoch"] for epoch in ranked[:2]]
@@ -140,12 +143,12 @@ def test_corrupted_cells_are_learned_once_for_all_and_are_what_they_are_alone(
         return observe(*given)
 
     monkeypatch.setattr(type(built(run.learner)), "observe", counted)
-    shelf = done(spoiled(run), tmp_path)
+    bench_folder = done(spoiled(run), tmp_path)
     learning = len(seen)
     answers = []
     for one in spoiled(run):
         tasks, alone = done_by_hand(glyphs, one)
-        answers.append(stored(one, shelf, tasks)[""])
+        answers.append(stored(one, bench_folder, tasks)[""])
         assert_same(answers[-1], alone)
     assert not np.array_equal(answers[0].log_likelihood, answers[2].log_likelihood)
     once = (len(seen) - learning) // len(CORRUPTIONS)
@@ -159,27 +162,27 @@ def test_of_cells_that_are_learned_together_only_what_is_missing_or_damaged_is_d
     glyphs, tmp_path
 ):
     runs = spoiled(run_of(glyphs, "init_tune", NARROW))
-    shelf, steps = (
-        Shelf(tmp_path),
-        [step for step in planned(runs, Shelf(tmp_path)).steps if step.kind == "piece"],
+    bench_folder, steps = (
+        BenchFolder(tmp_path),
+        [step for step in planned(runs, BenchFolder(tmp_path)).steps if step.kind == "piece"],
     )
     for step in steps:
-        perform(step, shelf, lambda progress: None)
-    pieces = [shelf.piece(single) for single in steps[0].singles]
+        perform(step, bench_folder, lambda progress: None)
+    pieces = [bench_folder.partial_result(single) for single in steps[0].singles]
     first = [path.read_bytes() for path in pieces]
     pieces[0].write_bytes(b"damaged")
     pieces[2].write_bytes(b"damaged, too")
     kept = pieces[1].stat().st_mtime_ns
-    looked = planned(runs, shelf, look_only=True)
+    looked = planned(runs, bench_folder, look_only=True)
     assert len(looked.aside) == 2 and pieces[0].exists() and pieces[2].exists()
-    plan = planned(runs, shelf)
+    plan = planned(runs, bench_folder)
     assert [str(path) in damage for path, damage in zip(pieces[::2], plan.aside, strict=True)] == [
         True,
         True,
     ]
     again = [step for step in plan.steps if step.kind == "piece"]
     assert [single.spec for step in again for single in step.singles] == runs[::2]
-    perform(steps[0], shelf, lambda progress: None)  # as a bench would that planned before
+    perform(steps[0], bench_folder, lambda progress: None)  # as a bench would that planned before
     assert pieces[1].stat().st_mtime_ns == kept
     for path, content in zip(pieces, first, strict=True):
         assert same_traces(path.read_bytes(), content)
@@ -196,8 +199,8 @@ def same_traces(one: bytes, other: bytes) -> bool:
 def test_members_of_cells_that_are_learned_together_answer_as_they_do_alone(
     glyphs, trained, tmp_path
 ):
-    run, shelf = trained
-    shutil.copytree(shelf.folder / "training", tmp_path / "training")
+    run, bench_folder = trained
+    shutil.copytree(bench_folder.path / "training", tmp_path / "training")
     runs = [
         run.replace(task=run.task.replace(corruption=one), progressive=False) for one in CORRUPTIONS
     ]
@@ -205,7 +208,7 @@ def test_members_of_cells_that_are_learned_together_answer_as_they_do_alone(
     for one in runs:
         tasks = Tasks(glyphs, one.task, numbers=range(3))
         members = [
-            evaluate(learner, tasks, best_weights(shelf.training(run.train), rank))
+            evaluate(learner, tasks, best_weights(bench_folder.training(run.train), rank))
             for rank in range(2)
         ]
         found = stored(one, together, tasks)
@@ -246,7 +249,7 @@ def test_only_corrupted_tasks_with_the_same_support_sets_are_learned_together(gl
 def test_learning_together_is_expected_to_take_less_time_than_learning_again(glyphs):
     runs = spoiled(run_of(glyphs, "init_tune", tasks=10, piece=10))
     times, together = Times("", {}), learned_together(steps_of(runs))[0]
-    alone = sum(times.seconds(pieces_of(run)[0]) for run in runs)
+    alone = sum(times.seconds(partial_steps_of(run)[0]) for run in runs)
     assert alone / 3 < times.seconds(together) < alone
 
 
@@ -264,20 +267,22 @@ def test_an_untrained_cell_has_the_weights_of_its_seed_and_the_tasks_of_its_spli
     glyphs, usual, tmp_path, fields
 ):
     run = run_of(glyphs, "random_embedding", NARROW, **fields)
-    shelf = done(run, tmp_path)
+    bench_folder = done(run, tmp_path)
     tasks = Tasks(glyphs, run.task, split=run.split, seed=run.task_seed, numbers=range(3))
     learner = built(run.learner)
     meta = first_weights(learner, CHARACTERS, run.task, torch.Generator().manual_seed(run.seed))
-    assert_same(stored(run, shelf, tasks)[""], evaluate(learner, tasks, meta, progressive=True))
-    same = np.array_equal(usual.log_likelihood, stored(run, shelf, tasks)[""].log_likelihood)
+    assert_same(
+        stored(run, bench_folder, tasks)[""], evaluate(learner, tasks, meta, progressive=True)
+    )
+    same = np.array_equal(usual.log_likelihood, stored(run, bench_folder, tasks)[""].log_likelihood)
     assert same == (not fields)
 
 
 def test_the_expected_time_grows_with_tasks_members_and_images(glyphs):
     run = run_of(glyphs, "init_tune", tasks=10, piece=10)
-    times, piece = Times("", {}), pieces_of(run)[0]
+    times, piece = Times("", {}), partial_steps_of(run)[0]
     assert times.seconds(piece) == pytest.approx(10 * expected_task(run))
-    assert times.seconds(pieces_of(run.replace(members=3))[0]) == pytest.approx(
+    assert times.seconds(partial_steps_of(run.replace(members=3))[0]) == pytest.approx(
         3 * times.seconds(piece)
     )
     longer = run.replace(task=run.task.replace(nss=6))
@@ -315,11 +320,11 @@ def test_a_larger_network_is_expected_to_take_longer(glyphs):
 
 
 def test_what_was_run_in_a_folder_corrects_the_expected_times(trained, tmp_path):
-    run, shelf = trained
-    seconds = read_card(shelf.card(run))["circumstances"]["seconds"]
+    run, bench_folder = trained
+    seconds = read_card(bench_folder.card(run))["circumstances"]["seconds"]
     pieces = [step for step in steps_of([run]) if step.kind == "piece"]
-    assert sum(Times.of(shelf).seconds(piece) for piece in pieces) == pytest.approx(seconds)
+    assert sum(Times.of(bench_folder).seconds(piece) for piece in pieces) == pytest.approx(seconds)
     assert (
-        "corrected" in Times.of(shelf).source
-        and "corrected" not in Times.of(Shelf(tmp_path / "none")).source
+        "corrected" in Times.of(bench_folder).source
+        and "corrected" not in Times.of(BenchFolder(tmp_path / "none")).source
     )

@@ -22,8 +22,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from cfsl.engine.bench import planned
-from cfsl.engine.bench_folder import Shelf
-from cfsl.engine.local import LocalCrew
+from cfsl.engine.bench_folder import BenchFolder
+from cfsl.engine.local import LocalWorker
 from cfsl.engine.ray.file_bundle import Checkpoint, packed
 from cfsl.engine.schedule import Busy, Died, Ending, Event, Finished, Told, carry_out
 from cfsl.engine.steps import Step, TrainStep, steps_of
@@ -85,30 +85,32 @@ def some_runs() -> list[RunSpec]:
 class Done(NamedTuple):
     """What a bench on a cluster of one machine came to."""
 
-    shelf: Shelf
+    bench_folder: BenchFolder
     ending: Ending
     events: list[Event]
-    on_claimed: Event | None
+    on_locked: Event | None
     """What came of a step that another bench was at."""
-    claimed_when_out: bool
+    locked_when_out: bool
     """Whether another bench could have a step that was out."""
     closed_on: Step
-    """A training that was out when the crew was closed."""
+    """A training that was out when the workers were closed."""
 
 
-def assert_same_results(ours: Shelf, theirs: Shelf) -> None:
+def assert_same_results(ours: BenchFolder, theirs: BenchFolder) -> None:
     """Hold that two benches left the same files, but for the circumstances on their cards."""
     names = sorted(path.relative_to(theirs.folder) for path in _results(theirs))
     assert names
     for name in names:
-        one, other = ((shelf.folder / name).read_bytes() for shelf in (ours, theirs))
+        one, other = ((bench_folder.path / name).read_bytes() for bench_folder in (ours, theirs))
         if name.suffix == ".json":
             one, other = ({**json.loads(card), "circumstances": None} for card in (one, other))
         assert one == other, name
 
 
-def _results(shelf: Shelf) -> list[Path]:
-    return [path for part in ("cards", "manifests") for path in (shelf.folder / part).iterdir()]
+def _results(bench_folder: BenchFolder) -> list[Path]:
+    return [
+        path for part in ("cards", "manifests") for path in (bench_folder.path / part).iterdir()
+    ]
 
 
 @contextlib.contextmanager
@@ -121,41 +123,44 @@ def short_folder() -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def crew_of(shelf: Shelf, count: int | None, address: str | None) -> Iterator[Any]:
-    """Give a crew, and get rid of what Ray leaves in memory, which warns of itself when it is collected."""
-    from cfsl.engine.ray.cluster import RayCrew
+def ray_workers(bench_folder: BenchFolder, count: int | None, address: str | None) -> Iterator[Any]:
+    """Give Ray workers; drop what Ray leaves in memory, which warns when it is collected."""
+    from cfsl.engine.ray.cluster import RayWorkers
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)
-        with contextlib.closing(RayCrew(shelf, count, address)) as crew:
-            yield crew
+        with contextlib.closing(RayWorkers(bench_folder, count, address)) as workers:
+            yield workers
         gc.collect()
 
 
-def assert_tidy(shelf: Shelf) -> None:
+def assert_tidy(bench_folder: BenchFolder) -> None:
     """Hold that nothing half-written or no longer needed is left."""
-    assert not list(shelf.folder.rglob("*.part"))
-    assert not list((shelf.folder / "pieces").glob("*"))
+    assert not list(bench_folder.path.rglob("*.part"))
+    assert not list((bench_folder.path / "pieces").glob("*"))
 
 
 # --- one machine
 
 
 @pytest.fixture(scope="module")
-def reference(glyphs, tmp_path_factory) -> Shelf:
+def reference(glyphs, tmp_path_factory) -> BenchFolder:
     """Return what the engine 'local' makes of some cells."""
-    shelf = Shelf(tmp_path_factory.mktemp("local"))
+    bench_folder = BenchFolder(tmp_path_factory.mktemp("local"))
     carry_out(
-        steps_of(some_runs()), LocalCrew(shelf, lambda event: None), shelf, lambda event: None
+        steps_of(some_runs()),
+        LocalWorker(bench_folder, lambda event: None),
+        bench_folder,
+        lambda event: None,
     )
-    return shelf
+    return bench_folder
 
 
 @pytest.fixture(scope="module")
 def done(glyphs, tmp_path_factory) -> Done:
-    """Run cells of which some die, then a step that is claimed, then one that is stopped."""
-    shelf, modules, events = (
-        Shelf(tmp_path_factory.mktemp("ray")),
+    """Run cells of which some die, then a step that is locked, then one that is stopped."""
+    bench_folder, modules, events = (
+        BenchFolder(tmp_path_factory.mktemp("ray")),
         tmp_path_factory.mktemp("modules"),
         [],
     )
@@ -164,26 +169,28 @@ def done(glyphs, tmp_path_factory) -> Done:
         patch.syspath_prepend(modules)
         patch.setenv("PYTHONPATH", str(modules), prepend=os.pathsep)
         patch.setenv("TMPDIR", str(temporary))
-        with crew_of(shelf, 2, None) as crew:
+        with ray_workers(bench_folder, 2, None) as workers:
             cells = [
                 *some_runs(),
                 *runs("dying_learners:Always", "dying_learners:Once", columns=("A3",)),
             ]
-            ending = carry_out(planned(cells, shelf).steps, crew, shelf, events.append)
+            ending = carry_out(
+                planned(cells, bench_folder).steps, workers, bench_folder, events.append
+            )
             step = TrainStep(runs("pretrain_tune", columns=("A3",))[0].train)
-            with shelf.claimed(step):
-                crew.give(step)
-                on_claimed = crew.next_event(5.0)
-            crew.give(step)
-            events.append(crew.next_event(60.0))
-            with shelf.claimed(step) as mine:
-                claimed = mine
-    return Done(shelf, ending, events, on_claimed, claimed, step)
+            with bench_folder.locked(step):
+                workers.give(step)
+                on_locked = workers.next_event(5.0)
+            workers.give(step)
+            events.append(workers.next_event(60.0))
+            with bench_folder.locked(step) as mine:
+                locked = mine
+    return Done(bench_folder, ending, events, on_locked, locked, step)
 
 
 @pytest.mark.long
-def test_a_cluster_gives_the_same_cards_as_this_process(done: Done, reference: Shelf):
-    assert_same_results(done.shelf, reference)
+def test_a_cluster_gives_the_same_cards_as_this_process(done: Done, reference: BenchFolder):
+    assert_same_results(done.bench_folder, reference)
 
 
 @pytest.mark.long
@@ -193,7 +200,7 @@ def test_a_worker_that_dies_is_named_and_stops_no_other(done: Done):
     assert "worker died 3 times" in done.ending.failed[name]
     assert sum(isinstance(event, Died) and event.step.name == name for event in done.events) == 3
     assert list(done.ending.blocked.values()) == [name]
-    assert len(list((done.shelf.folder / "cards").glob("*.json"))) == 5
+    assert len(list((done.bench_folder.path / "cards").glob("*.json"))) == 5
 
 
 @pytest.mark.long
@@ -218,21 +225,21 @@ def test_progress_is_told_and_nothing_is_left_over(done: Done):
         if isinstance(event, Told) and event.step.kind == "train"
     }
     assert len(trained) == 4
-    assert not list((done.shelf.folder / "pieces").glob("*"))
+    assert not list((done.bench_folder.path / "pieces").glob("*"))
 
 
 @pytest.mark.long
 def test_a_step_is_out_for_one_bench_at_a_time(done: Done):
-    assert done.on_claimed == Busy(done.closed_on)
-    assert not done.claimed_when_out
+    assert done.on_locked == Busy(done.closed_on)
+    assert not done.locked_when_out
 
 
 @pytest.mark.long
 def test_closing_gives_claims_back_and_leaves_no_part_of_a_file(done: Done):
     assert isinstance(done.events[-1], Told) and done.events[-1].step == done.closed_on
-    with done.shelf.claimed(done.closed_on) as mine:
+    with done.bench_folder.locked(done.closed_on) as mine:
         assert mine
-    assert not list(done.shelf.folder.rglob("*.part"))
+    assert not list(done.bench_folder.path.rglob("*.part"))
 
 
 # --- two machines
@@ -315,25 +322,25 @@ def two_nodes() -> Iterator[tuple[str, Node, Node]]:
 
 @pytest.mark.long
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="processes are found in /proc")
-def test_a_bench_outlives_a_machine(two_nodes, reference: Shelf, tmp_path: Path):
+def test_a_bench_outlives_a_machine(two_nodes, reference: BenchFolder, tmp_path: Path):
     address, head, second = two_nodes
-    shelf, events = Shelf(tmp_path), []
+    bench_folder, events = BenchFolder(tmp_path), []
 
     def watch(event: Event) -> None:
         if second.trains() and not any(isinstance(event, Died) for event in events):
             second.kill()
         events.append(event)
 
-    steps = planned(some_runs(), shelf).steps
-    with crew_of(shelf, None, address) as crew:
-        assert crew.free == 2
-        ending = carry_out(steps, crew, shelf, watch)
+    steps = planned(some_runs(), bench_folder).steps
+    with ray_workers(bench_folder, None, address) as workers:
+        assert workers.free == 2
+        ending = carry_out(steps, workers, bench_folder, watch)
     assert len([event for event in events if isinstance(event, Died)]) == 1
     assert not ending.failed and not ending.blocked
     assert len(ending.done) == len(steps) == len({step.name for step in ending.done})
     assert head.data_sets() == second.data_sets() == ["glyphs-400x20"]
-    assert_same_results(shelf, reference)
-    assert_tidy(shelf)
+    assert_same_results(bench_folder, reference)
+    assert_tidy(bench_folder)
 
 
 # --- without a cluster
@@ -354,10 +361,10 @@ def test_steps_done_in_a_folder_of_their_own_send_back_what_this_process_makes(
     for module in (messages, worker):
         monkeypatch.setattr(module, "ray", SimpleNamespace(get=lambda reference: reference))
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "away"))
-    steps, local = steps_of(runs("protonet", columns=("B3",))), Shelf(tmp_path / "local")
-    carry_out(steps, LocalCrew(local, lambda event: None), local, lambda event: None)
-    shelf, home = Shelf(tmp_path / "here"), os.environ["CFSL_DATA"]
-    outgoing = Outgoing(shelf, lambda parcel: parcel)
+    steps, local = steps_of(runs("protonet", columns=("B3",))), BenchFolder(tmp_path / "local")
+    carry_out(steps, LocalWorker(local, lambda event: None), local, lambda event: None)
+    bench_folder, home = BenchFolder(tmp_path / "here"), os.environ["CFSL_DATA"]
+    outgoing = Outgoing(bench_folder, lambda parcel: parcel)
     for number, step in enumerate(steps):
         data, files = outgoing.data(step.spec.data), outgoing.files(step)
         order = pickle.dumps(worker.Order(number, step, data.key, data.sizes, 0.0))
@@ -366,10 +373,10 @@ def test_steps_done_in_a_folder_of_their_own_send_back_what_this_process_makes(
         kind, left = worker.do(worker.versions(), order, files, [data.reference], mailbox)
         monkeypatch.setenv("CFSL_DATA", home)
         assert kind == "left"
-        put_down(step, left, shelf)
+        put_down(step, left, bench_folder)
     perform.opened.cache_clear()
-    assert_same_results(shelf, local)
-    assert_tidy(shelf)
+    assert_same_results(bench_folder, local)
+    assert_tidy(bench_folder)
     (away,) = (tmp_path / "away").iterdir()
     assert [path.parent.name for path in away.glob("data/*/*/current")] == ["glyphs-400x20"]
     assert not [path for path in away.glob("desks/*") if path.is_dir()]
@@ -393,18 +400,18 @@ def test_an_address_where_nobody_listens_is_one_line(run: Callable, glyphs):
 
 @pytest.mark.parametrize("address", ["nonsense", "ray://127.0.0.1:10001", "host:port"])
 def test_what_is_no_address_is_refused(address: str, tmp_path: Path):
-    from cfsl.engine.ray.cluster import RayCrew
+    from cfsl.engine.ray.cluster import RayWorkers
 
     with pytest.raises(CfslError, match="is no address of a Ray cluster"):
-        RayCrew(Shelf(tmp_path), None, address)
+        RayWorkers(BenchFolder(tmp_path), None, address)
 
 
 def test_without_ray_it_is_said_how_to_get_it(monkeypatch, tmp_path: Path):
-    from cfsl.engine.ray.cluster import RayCrew
+    from cfsl.engine.ray.cluster import RayWorkers
 
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(CfslError, match=r"^the engine 'ray' needs Ray: pip install cfsl\[ray\]$"):
-        RayCrew(Shelf(tmp_path), None, None)
+        RayWorkers(BenchFolder(tmp_path), None, None)
 
 
 def test_a_machine_with_another_version_says_so():
@@ -419,11 +426,11 @@ def test_a_checkpoint_of_which_a_file_was_lost_changes_nothing(glyphs, tmp_path:
     from cfsl.engine.ray.transfer import keep
 
     train = runs("protonet", columns=("A3",))[0].train
-    ours, theirs = Shelf(tmp_path / "ours"), Shelf(tmp_path / "theirs")
-    for shelf, text in ((ours, "old"), (theirs, "new")):
-        shelf.training(train).mkdir(parents=True)
-        for name in ("last", "epoch-0000") if shelf is ours else ("last", "epoch-0002"):
-            (shelf.training(train) / f"{name}.safetensors").write_text(text)
+    ours, theirs = BenchFolder(tmp_path / "ours"), BenchFolder(tmp_path / "theirs")
+    for bench_folder, text in ((ours, "old"), (theirs, "new")):
+        bench_folder.training(train).mkdir(parents=True)
+        for name in ("last", "epoch-0000") if bench_folder is ours else ("last", "epoch-0002"):
+            (bench_folder.training(train) / f"{name}.safetensors").write_text(text)
     files = packed(theirs.folder, sorted(theirs.training(train).iterdir()))
     lost = next(iter(files)).replace("0002", "0001")
     keep(train, Checkpoint(files, [*files, lost]), ours)
@@ -441,4 +448,4 @@ def test_a_split_file_travels_only_from_below_the_current_folder(glyphs, tmp_pat
     for splits in ("/etc/mine.json", "../mine.json"):
         away = step.spec.replace(data=step.spec.data.replace(splits=splits))
         with pytest.raises(DataError, match="below the current folder"):
-            Outgoing(Shelf(tmp_path), lambda parcel: parcel).files(type(step)(away, 0))
+            Outgoing(BenchFolder(tmp_path), lambda parcel: parcel).files(type(step)(away, 0))

@@ -7,17 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from cfsl.engine.bench_folder import Shelf
+from cfsl.engine.bench_folder import BenchFolder
 from cfsl.engine.perform import Progress
 from cfsl.engine.schedule import Busy, Died, Ending, Event, Failed, Finished, Told, carry_out
 from cfsl.engine.steps import (
     CardStep,
-    PieceStep,
+    PartialResultStep,
     Step,
     TrainStep,
     learned_together,
     names_of,
-    pieces_of,
+    partial_steps_of,
     steps_of,
 )
 from cfsl.presets.cells import Request, cells_of, runs_of
@@ -33,7 +33,7 @@ def runs(learners: str = "pixel_nn,protonet,multiproto", columns: str = "A3,B3",
     return [run.replace(tasks=tasks, piece=2) for run in runs_of(cells_of(request))]
 
 
-class FakeCrew:
+class FakeWorkers:
     """Ends steps as it is told to."""
 
     def __init__(self, slots: int, ends: Callable[[Step, int], Event]) -> None:
@@ -59,26 +59,28 @@ class FakeCrew:
     def close(self) -> None: ...
 
 
-def done_by(crew: FakeCrew, steps: list[Step], folder: Path) -> Ending:
-    return carry_out(steps, crew, Shelf(folder), lambda event: None)
+def done_by(workers: FakeWorkers, steps: list[Step], folder: Path) -> Ending:
+    return carry_out(steps, workers, BenchFolder(folder), lambda event: None)
 
 
 @pytest.mark.parametrize("slots", [1, 2, 7])
 def test_a_step_is_given_out_after_all_that_it_needs_and_once(tmp_path, slots):
     steps = steps_of(runs())
-    crew = FakeCrew(slots, lambda step, times: Finished(step))
-    ending = done_by(crew, steps, tmp_path)
-    assert sorted(crew.order) == sorted(step.name for step in steps) and len(ending.done) == len(
+    workers = FakeWorkers(slots, lambda step, times: Finished(step))
+    ending = done_by(workers, steps, tmp_path)
+    assert sorted(workers.order) == sorted(step.name for step in steps) and len(ending.done) == len(
         steps
     )
     for step in steps:
-        assert all(crew.order.index(need) < crew.order.index(step.name) for need in step.needs)
+        assert all(
+            workers.order.index(need) < workers.order.index(step.name) for need in step.needs
+        )
 
 
 def test_learners_that_can_share_a_training_share_it():
     steps = steps_of(runs())
     assert sum(isinstance(step, TrainStep) for step in steps) == 1
-    assert sum(isinstance(step, PieceStep) for step in steps) == 3 * 2 * 2
+    assert sum(isinstance(step, PartialResultStep) for step in steps) == 3 * 2 * 2
     assert sum(isinstance(step, CardStep) for step in steps) == 3 * 2
 
 
@@ -95,7 +97,7 @@ def test_cells_that_differ_in_the_corruption_of_targets_only_are_learned_togethe
     run = runs("pixel_nn", "A3")[0]
     several = corrupted(run, 0.1, 0.2, 0.4)
     steps = learned_together(steps_of([*several, *several]))
-    assert [type(step).__name__ for step in steps] == ["PieceStep"] * 2 + ["CardStep"] * 3
+    assert [type(step).__name__ for step in steps] == ["PartialResultStep"] * 2 + ["CardStep"] * 3
     assert [single.spec for single in steps[0].singles] == several
     done = {name for step in steps[:2] for name in names_of(step)}
     assert all(done.issuperset(card.needs) for card in steps[2:]) and len(done) == 6
@@ -125,31 +127,31 @@ def test_a_step_of_several_cells_that_fails_is_done_cell_by_cell(tmp_path, how):
             return Failed(step, "no", "trace") if how is Failed else Died(step, "exit code -9")
         return Finished(step)
 
-    ending = done_by(FakeCrew(2, ends), steps, tmp_path)
+    ending = done_by(FakeWorkers(2, ends), steps, tmp_path)
     carded = [step.spec.hash for step in ending.done if step.kind == "card"]
     assert sorted(carded) == sorted([several[0].hash, several[2].hash])
-    assert set(ending.failed) == {piece.name for piece in pieces_of(bad)}
+    assert set(ending.failed) == {piece.name for piece in partial_steps_of(bad)}
     assert list(ending.blocked) == [CardStep(bad).name]
-    assert Shelf(tmp_path).failure(pieces_of(several[0])[0]) is None
+    assert BenchFolder(tmp_path).failure(partial_steps_of(several[0])[0]) is None
 
 
 def test_pieces_cover_every_task_once():
     run = runs("pixel_nn", "A3", tasks=5)[0]
-    assert [number for piece in pieces_of(run) for number in piece.numbers] == list(range(5))
+    assert [number for piece in partial_steps_of(run) for number in piece.numbers] == list(range(5))
 
 
 def test_what_needs_a_failed_step_is_not_tried_and_everything_else_is_done(tmp_path):
     steps = steps_of(runs())
-    crew = FakeCrew(
+    workers = FakeWorkers(
         2,
         lambda step, times: Failed(step, "no", "trace") if step.kind == "train" else Finished(step),
     )
-    ending = done_by(crew, steps, tmp_path)
+    ending = done_by(workers, steps, tmp_path)
     assert list(ending.failed.values()) == ["no"]
     assert len(ending.blocked) == 2 * 2 * 3 and set(ending.blocked.values()) == set(ending.failed)
     assert {step.spec.learner.name for step in ending.done} == {"pixel_nn"}
     training = next(step for step in steps if step.kind == "train")
-    assert Shelf(tmp_path).failure(training) == {
+    assert BenchFolder(tmp_path).failure(training) == {
         "step": training.name,
         "error": "no",
         "trace": "trace",
@@ -159,9 +161,9 @@ def test_what_needs_a_failed_step_is_not_tried_and_everything_else_is_done(tmp_p
 def test_a_step_whose_worker_dies_is_given_to_another_up_to_three_times(tmp_path):
     steps = steps_of(runs("pixel_nn", "A3"))
     card = steps[-1].name
-    once = FakeCrew(1, lambda step, times: Died(step, "-9") if times == 1 else Finished(step))
+    once = FakeWorkers(1, lambda step, times: Died(step, "-9") if times == 1 else Finished(step))
     assert len(done_by(once, steps, tmp_path).done) == len(steps) and once.order.count(card) == 2
-    always = FakeCrew(
+    always = FakeWorkers(
         1, lambda step, times: Died(step, "exit code -9") if step.name == card else Finished(step)
     )
     ending = done_by(always, steps, tmp_path)
@@ -171,8 +173,8 @@ def test_a_step_whose_worker_dies_is_given_to_another_up_to_three_times(tmp_path
 def test_a_step_that_another_bench_is_at_is_looked_at_again(tmp_path, monkeypatch):
     monkeypatch.setattr("cfsl.engine.schedule._LOOK_AGAIN", 0.01)
     steps = steps_of(runs("pixel_nn", "A3"))
-    crew = FakeCrew(1, lambda step, times: Busy(step) if times < 3 else Finished(step))
-    assert len(done_by(crew, steps, tmp_path).done) == len(steps)
+    workers = FakeWorkers(1, lambda step, times: Busy(step) if times < 3 else Finished(step))
+    assert len(done_by(workers, steps, tmp_path).done) == len(steps)
 
 
 def test_progress_ends_no_step(tmp_path):
@@ -181,20 +183,23 @@ def test_progress_ends_no_step(tmp_path):
     def ends(step: Step, times: int) -> Event:
         if step.name not in told:
             told.append(step.name)
-            crew._out.append(step)
+            workers._out.append(step)
             return Told(step, Progress(1, 2, "tasks"))
         return Finished(step)
 
-    crew = FakeCrew(1, ends)
+    workers = FakeWorkers(1, ends)
     assert (
-        len(done_by(crew, steps, tmp_path).done) == len(steps)
-        and crew.order.count(steps[0].name) == 1
+        len(done_by(workers, steps, tmp_path).done) == len(steps)
+        and workers.order.count(steps[0].name) == 1
     )
 
 
-def test_only_one_process_has_a_claim(tmp_path):
+def test_only_one_process_has_the_lock(tmp_path):
     step = steps_of(runs("pixel_nn", "A3"))[0]
-    with Shelf(tmp_path).claimed(step) as first, Shelf(tmp_path).claimed(step) as second:
+    with (
+        BenchFolder(tmp_path).locked(step) as first,
+        BenchFolder(tmp_path).locked(step) as second,
+    ):
         assert (first, second) == (True, False)
-    with Shelf(tmp_path).claimed(step) as again:
+    with BenchFolder(tmp_path).locked(step) as again:
         assert again

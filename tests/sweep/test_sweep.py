@@ -338,15 +338,15 @@ def test_the_words_of_paper_2_are_found_in_learners_that_wrap_others():
 
 
 def values_of(study: SweepStudy, count: int) -> list[dict]:
-    """Claim trials and finish them at once, with an accuracy that depends on their values alone."""
+    """HeldTrial trials and finish them at once, with an accuracy that depends on their values alone."""
     found = []
     for _ in range(count):
-        claim = study.claim()
-        if claim is None:
+        held = study.take()
+        if held is None:
             break
-        with claim.lock:
-            study.finish(claim, claim.values["lr"] - 0.01 * claim.values["steps"], {})
-        found.append(claim.values)
+        with held.lock:
+            study.finish(held, held.values["lr"] - 0.01 * held.values["steps"], {})
+        found.append(held.values)
     return found
 
 
@@ -361,9 +361,9 @@ def test_the_same_seed_gives_the_same_trials_even_if_it_was_stopped(tmp_path, me
             with closing(SweepStudy(tmp_path / name, sweep, total)) as study:
                 study.prepare(retry=False)
                 values += values_of(study, count)
-                claim = study.claim() if count != stops[-1] else None
-                if claim is not None:
-                    claim.lock.release()  # as if it had died over this one
+                held = study.take() if count != stops[-1] else None
+                if held is not None:
+                    held.lock.release()  # as if it had died over this one
         return values
 
     total = sum(stops)  # of tpe the first ten are drawn at random
@@ -379,27 +379,27 @@ def test_the_same_seed_gives_the_same_trials_even_if_it_was_stopped(tmp_path, me
 def test_a_trial_is_given_out_once_and_that_of_a_dead_worker_again(tmp_path):
     with closing(study_of(tmp_path)) as ours, closing(study_of(tmp_path)) as theirs:
         ours.prepare(retry=False)
-        first, second = ours.claim(), theirs.claim()
-        assert {first.point, second.point} == {0, 1} and ours.claim() is None
+        first, second = ours.take(), theirs.take()
+        assert {first.point, second.point} == {0, 1} and ours.take() is None
         theirs.prepare(retry=False)
-        assert theirs.claim() is None
+        assert theirs.take() is None
         first.lock.release()  # as the system does when a process ends
         theirs.return_dead()
         theirs.return_dead()
-        assert theirs.claim().point == first.point and theirs.claim() is None
+        assert theirs.take().point == first.point and theirs.take() is None
 
 
 def test_a_trial_that_kills_its_workers_is_given_up(tmp_path):
     with closing(study_of(tmp_path)) as study:
         study.prepare(retry=False)
         deaths = 0
-        while (claim := study.claim()) is not None and deaths < 10:
-            if claim.point == 1:
-                claim.lock.release()
+        while (held := study.take()) is not None and deaths < 10:
+            if held.point == 1:
+                held.lock.release()
                 study.return_dead()
                 deaths += 1
             else:
-                study.finish(claim, 0.5, {})
+                study.finish(held, 0.5, {})
         assert deaths == 3 and study.tried()[1].error == "its worker died 3 times; out of memory?"
 
 
@@ -407,10 +407,10 @@ def test_a_sweep_that_is_stopped_often_gives_nothing_up(tmp_path):
     for _ in range(4):
         with closing(study_of(tmp_path)) as study:
             study.prepare(retry=False)
-            study.claim().lock.release()
+            study.take().lock.release()
     with closing(study_of(tmp_path)) as study:
         study.prepare(retry=False)
-        assert [one.error for one in study.tried()] == [None, None] and study.claim() is not None
+        assert [one.error for one in study.tried()] == [None, None] and study.take() is not None
 
 
 def test_a_sweep_says_what_made_no_difference(run):

@@ -21,8 +21,8 @@ from cfsl.errors import CfslError, SpecError, lookup
 
 if TYPE_CHECKING:
     from cfsl.engine.bench import Plan
-    from cfsl.engine.bench_folder import Shelf
-    from cfsl.engine.schedule import Crew, Ending, Event
+    from cfsl.engine.bench_folder import BenchFolder
+    from cfsl.engine.schedule import Ending, Event, StepWorkers
     from cfsl.engine.steps import Step
     from cfsl.presets.cells import Cell
 
@@ -91,7 +91,7 @@ def bench(
 ) -> None:
     """Run a table or figure of the papers: train, evaluate, and show ours beside theirs. Stop and go on at any time."""
     from cfsl.engine.bench import planned, run_plan
-    from cfsl.engine.bench_folder import Shelf
+    from cfsl.engine.bench_folder import BenchFolder
     from cfsl.engine.estimate import Times
     from cfsl.presets.cells import Request, cells_of, runs_of
 
@@ -99,7 +99,7 @@ def bench(
     look_in_current_folder()
     if out.exists() and not out.is_dir():
         raise SpecError(f"--out {out} is a file; name a folder")
-    hire = _crew(engine, workers, address)
+    hire = _workers_of(engine, workers, address)
     request = Request(
         suite=suite,
         profile=profile or ("smoke" if suite == "smoke" else "quick"),
@@ -115,17 +115,17 @@ def bench(
     slower = slow_precision(request.precision, "cpu") if engine != "ray" else None
     if slower:
         complain(slower)
-    shelf = Shelf(out)
+    bench_folder = BenchFolder(out)
     cells = cells_of(request)
-    prepared = planned(runs_of(cells), shelf, retry=retry, look_only=plan)
+    prepared = planned(runs_of(cells), bench_folder, retry=retry, look_only=plan)
     for damage in prepared.aside:
         complain(damage)
     if plan:
-        _say_plan(cells, prepared, shelf, json=json)
+        _say_plan(cells, prepared, bench_folder, json=json)
         return
     if not prepared.runs:
         raise CfslError(f"nothing can be run: {'; '.join(reason for reason, _ in _reasons(cells))}")
-    times = Times.of(shelf)
+    times = Times.of(bench_folder)
     prepared.steps.sort(
         key=lambda step: -times.seconds(step) if step.kind == "train" else 0.0
     )  # the longest first
@@ -133,14 +133,14 @@ def bench(
     aside = (
         redirect_stdout(sys.stderr) if json else nullcontext()
     )  # a learner of your own may print
-    with working(left, partial(_result, shelf), quiet=json) as watch, aside:
-        ending = run_plan(prepared, shelf, lambda: hire(shelf, watch), watch)
-    _say_end(cells, ending, shelf, json=json)
+    with working(left, partial(_result, bench_folder), quiet=json) as watch, aside:
+        ending = run_plan(prepared, bench_folder, lambda: hire(bench_folder, watch), watch)
+    _say_end(cells, ending, bench_folder, json=json)
     if ending.failed:
         raise typer.Exit(_FAILED)
 
 
-def _result(shelf: Shelf, step: Step) -> str:
+def _result(bench_folder: BenchFolder, step: Step) -> str:
     """Say what came out of a step."""
     from cfsl.cards.card import read_card
     from cfsl.cards.card_rows import percent
@@ -148,7 +148,7 @@ def _result(shelf: Shelf, step: Step) -> str:
 
     if step.kind != "card":
         return f"{step.label}: done"
-    accuracy = headline(read_card(shelf.card(step.spec)))["accuracy"]
+    accuracy = headline(read_card(bench_folder.card(step.spec)))["accuracy"]
     return f"{step.label.removesuffix(', costs')}: {percent(accuracy['mean'], accuracy['ci95'])} %"
 
 
@@ -175,10 +175,10 @@ def _changes(files: Sequence[Path]) -> dict[str, dict[str, Any]]:
     return read
 
 
-Hire = Callable[["Shelf", Callable[["Event"], None]], "Crew"]
+Hire = Callable[["BenchFolder", Callable[["Event"], None]], "StepWorkers"]
 
 
-def _crew(engine: str | None, workers: int | None, address: str | None) -> Hire:
+def _workers_of(engine: str | None, workers: int | None, address: str | None) -> Hire:
     """Return what starts the workers of an engine."""
     import os
 
@@ -201,36 +201,36 @@ def _crew(engine: str | None, workers: int | None, address: str | None) -> Hire:
     return lookup(engines, name, "engine")
 
 
-def _local(shelf: Shelf, watch: Callable[[Event], None]) -> Crew:
-    from cfsl.engine.local import LocalCrew
+def _local(bench_folder: BenchFolder, watch: Callable[[Event], None]) -> StepWorkers:
+    from cfsl.engine.local import LocalWorker
 
-    return LocalCrew(shelf, watch)
+    return LocalWorker(bench_folder, watch)
 
 
 def _processes(count: int) -> Hire:
-    def hire(shelf: Shelf, watch: Callable[[Event], None]) -> Crew:
-        from cfsl.engine.processes import ProcessCrew
+    def hire(bench_folder: BenchFolder, watch: Callable[[Event], None]) -> StepWorkers:
+        from cfsl.engine.processes import ProcessWorkers
 
-        return ProcessCrew(shelf, count)
+        return ProcessWorkers(bench_folder, count)
 
     return hire
 
 
 def _ray(count: int | None, address: str | None) -> Hire:
-    def hire(shelf: Shelf, watch: Callable[[Event], None]) -> Crew:
-        from cfsl.engine.ray.cluster import RayCrew
+    def hire(bench_folder: BenchFolder, watch: Callable[[Event], None]) -> StepWorkers:
+        from cfsl.engine.ray.cluster import RayWorkers
 
-        return RayCrew(shelf, count, address)
+        return RayWorkers(bench_folder, count, address)
 
     return hire
 
 
-def _say_plan(cells: list[Cell], plan: Plan, shelf: Shelf, *, json: bool) -> None:
+def _say_plan(cells: list[Cell], plan: Plan, bench_folder: BenchFolder, *, json: bool) -> None:
     """Say what there is to do, cell by cell, and how long it takes."""
-    from cfsl.engine.bench import pieces, trainings
+    from cfsl.engine.bench import partial_steps, trainings
     from cfsl.engine.estimate import Times
 
-    times, done = Times.of(shelf), {run.hash for run in plan.done}
+    times, done = Times.of(bench_folder), {run.hash for run in plan.done}
     lines = []
     for cell in cells:
         lines.append((cell, _state(cell, done, plan), cell.why_not))
@@ -240,7 +240,7 @@ def _say_plan(cells: list[Cell], plan: Plan, shelf: Shelf, *, json: bool) -> Non
     summary = {
         "cells": states,
         "trainings": len(trainings(plan.steps)),
-        "pieces": len(pieces(plan.steps)),
+        "pieces": len(partial_steps(plan.steps)),
         "failed before": len(plan.failed),
         "core hours": total / 3600,
     }
@@ -314,11 +314,11 @@ def _hours(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:,.1f} h"
 
 
-def _say_end(cells: list[Cell], ending: Ending, shelf: Shelf, *, json: bool) -> None:
+def _say_end(cells: list[Cell], ending: Ending, bench_folder: BenchFolder, *, json: bool) -> None:
     """Show the tables, then what is missing and why."""
     from cfsl.cli.benchtable import tables_of
 
-    tables = tables_of(cells, shelf)
+    tables = tables_of(cells, bench_folder)
     if json:
         rows = [row for table in tables for row in table.rows()]
         print_json({"cells": rows, "failed": ending.failed, "blocked": ending.blocked})
@@ -332,11 +332,11 @@ def _say_end(cells: list[Cell], ending: Ending, shelf: Shelf, *, json: bool) -> 
         say(f"not applicable: {', '.join(names)}: {reason}")
     for name, error in ending.failed.items():
         complain(
-            f"{name} failed: {error} (trace in {shelf.folder / 'failed' / name}.json; --retry tries again)"
+            f"{name} failed: {error} (trace in {bench_folder.path / 'failed' / name}.json; --retry tries again)"
         )
     for name, cause in ending.blocked.items():
         complain(f"{name} was not run, since {cause} failed")
-    say(f"cards are in {shelf.folder / 'cards'}")
+    say(f"cards are in {bench_folder.path / 'cards'}")
 
 
 def _reasons(cells: list[Cell]) -> list[tuple[str, list[str]]]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from cfsl.cards.card import read_card
 from cfsl.cards.published import published_cell
-from cfsl.engine.bench_folder import Shelf
+from cfsl.engine.bench_folder import BenchFolder
 from cfsl.errors import CardError
 from cfsl.presets.cells import Cell
 from cfsl.presets.suites import SUITES
@@ -59,15 +59,16 @@ class SuiteTable:
                 }
 
 
-def tables_of(cells: list[Cell], shelf: Shelf) -> list[SuiteTable]:
+def tables_of(cells: list[Cell], bench_folder: BenchFolder) -> list[SuiteTable]:
     """Put the cards that are there into the tables of their suites."""
     names = dict.fromkeys((cell.suite, cell.data) for cell in cells)
     return [
-        _table([cell for cell in cells if (cell.suite, cell.data) == name], shelf) for name in names
+        _table([cell for cell in cells if (cell.suite, cell.data) == name], bench_folder)
+        for name in names
     ]
 
 
-def _table(cells: list[Cell], shelf: Shelf) -> SuiteTable:
+def _table(cells: list[Cell], bench_folder: BenchFolder) -> SuiteTable:
     suite, data = cells[0].suite, cells[0].data
     columns = list(dict.fromkeys(cell.column for cell in cells))
     learners = list(dict.fromkeys(cell.learner for cell in cells))
@@ -76,7 +77,7 @@ def _table(cells: list[Cell], shelf: Shelf) -> SuiteTable:
     for learner in learners:
         for column in columns:
             own = [cell for cell in cells if (cell.learner, cell.column) == (learner, column)]
-            cards = [card for cell in own if (card := _card(cell, shelf)) is not None]
+            cards = [card for cell in own if (card := _card(cell, bench_folder)) is not None]
             theirs = None if source is None else published_cell(source, data, learner, column)
             why_not = next((cell.why_not for cell in own if cell.why_not), "")
             entries.setdefault(learner, {})[column] = entry_of(cards, theirs, why_not)
@@ -84,10 +85,10 @@ def _table(cells: list[Cell], shelf: Shelf) -> SuiteTable:
     return SuiteTable(suite, data, profile, columns, entries)
 
 
-def _card(cell: Cell, shelf: Shelf) -> dict[str, Any] | None:
-    if cell.run is None or not shelf.card(cell.run).exists():
+def _card(cell: Cell, bench_folder: BenchFolder) -> dict[str, Any] | None:
+    if cell.run is None or not bench_folder.card(cell.run).exists():
         return None
     try:
-        return read_card(shelf.card(cell.run))
+        return read_card(bench_folder.card(cell.run))
     except CardError:
         return None

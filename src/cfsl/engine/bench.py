@@ -6,9 +6,16 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 
-from cfsl.engine.bench_folder import Shelf
-from cfsl.engine.schedule import Crew, Ending, Watch, carry_out
-from cfsl.engine.steps import CardStep, PieceStep, Step, TrainStep, learned_together, steps_of
+from cfsl.engine.bench_folder import BenchFolder
+from cfsl.engine.schedule import Ending, StepWorkers, Watch, carry_out
+from cfsl.engine.steps import (
+    CardStep,
+    PartialResultStep,
+    Step,
+    TrainStep,
+    learned_together,
+    steps_of,
+)
 from cfsl.runs.run_spec import RunSpec
 
 
@@ -32,7 +39,11 @@ class Plan:
 
 
 def planned(
-    runs: Sequence[RunSpec], shelf: Shelf, *, retry: bool = False, look_only: bool = False
+    runs: Sequence[RunSpec],
+    bench_folder: BenchFolder,
+    *,
+    retry: bool = False,
+    look_only: bool = False,
 ) -> Plan:
     """Look what is done, and return the rest. Damaged files are set aside, unless you only look."""
     if not look_only:
@@ -40,24 +51,24 @@ def planned(
 
     plan = Plan(list(runs), look_only=look_only)
     for run in runs:
-        if _is_done(CardStep(run), shelf, plan):
+        if _is_done(CardStep(run), bench_folder, plan):
             plan.done.append(run)
     finished = {run.hash for run in plan.done}
     for step in steps_of(run for run in runs if run.hash not in finished):
-        _place(step, shelf, plan, retry=retry)
+        _place(step, bench_folder, plan, retry=retry)
     plan.steps = learned_together(plan.steps)
     return plan
 
 
-def _place(step: Step, shelf: Shelf, plan: Plan, *, retry: bool) -> None:
+def _place(step: Step, bench_folder: BenchFolder, plan: Plan, *, retry: bool) -> None:
     """Find out whether a step is done, has failed, waits for one that has, or is to be done."""
-    if not isinstance(step, CardStep) and _is_done(step, shelf, plan):
+    if not isinstance(step, CardStep) and _is_done(step, bench_folder, plan):
         return
-    failure = shelf.failure(step)
+    failure = bench_folder.failure(step)
     if failure is not None and retry:
         failure = None
         if not plan.look_only:
-            shelf.forget_failure(step)
+            bench_folder.forget_failure(step)
     gone = [need for need in step.needs if need in plan.failed or need in plan.blocked]
     if failure is not None:
         plan.failed[step.name] = str(failure.get("error"))
@@ -67,19 +78,21 @@ def _place(step: Step, shelf: Shelf, plan: Plan, *, retry: bool) -> None:
         plan.steps.append(step)
 
 
-def _is_done(step: Step, shelf: Shelf, plan: Plan) -> bool:
-    done, damage = shelf.checked(step, look_only=plan.look_only)
+def _is_done(step: Step, bench_folder: BenchFolder, plan: Plan) -> bool:
+    done, damage = bench_folder.checked(step, look_only=plan.look_only)
     if damage is not None and damage not in plan.aside:
         plan.aside.append(damage)
     return done
 
 
-def run_plan(plan: Plan, shelf: Shelf, hire: Callable[[], Crew], watch: Watch) -> Ending:
+def run_plan(
+    plan: Plan, bench_folder: BenchFolder, hire: Callable[[], StepWorkers], watch: Watch
+) -> Ending:
     """Do what is to be done."""
     ending = Ending(failed=dict(plan.failed), blocked=dict(plan.blocked))
     if plan.steps:
-        with closing(hire()) as crew:
-            now = carry_out(plan.steps, crew, shelf, watch)
+        with closing(hire()) as workers:
+            now = carry_out(plan.steps, workers, bench_folder, watch)
         ending.done += now.done
         ending.failed |= now.failed
         ending.blocked |= now.blocked
@@ -91,6 +104,6 @@ def trainings(steps: Sequence[Step]) -> list[TrainStep]:
     return [step for step in steps if isinstance(step, TrainStep)]
 
 
-def pieces(steps: Sequence[Step]) -> list[PieceStep]:
+def partial_steps(steps: Sequence[Step]) -> list[PartialResultStep]:
     """Return the steps that run tasks."""
-    return [step for step in steps if isinstance(step, PieceStep)]
+    return [step for step in steps if isinstance(step, PartialResultStep)]

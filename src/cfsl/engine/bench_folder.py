@@ -24,8 +24,8 @@ from filelock import FileLock, Timeout
 
 from cfsl.cards.card import read_card
 from cfsl.cards.consistency import run_hash
-from cfsl.engine.partial_results import read_piece
-from cfsl.engine.steps import CardStep, PieceStep, Step, TrainStep
+from cfsl.engine.partial_results import read_partial_result
+from cfsl.engine.steps import CardStep, PartialResultStep, Step, TrainStep
 from cfsl.errors import CardError, CheckpointError, SpecError
 from cfsl.files import remove_abandoned_parts, written_whole
 from cfsl.runs.run_spec import RunSpec, TrainSpec, built
@@ -40,7 +40,7 @@ def _sha256(path: Path) -> str | None:
 
 
 def _hash_of_today(card: dict[str, Any]) -> str | None:
-    """Return the hash of a card's run with what its spec did not have yet as it is by default, which is as it was."""
+    """Return the run hash a card would have today: fields added since then take their defaults."""
     run = card.get("run")
     if not isinstance(run, dict) or run_hash(run) != card.get("run_hash"):
         return None
@@ -50,12 +50,12 @@ def _hash_of_today(card: dict[str, Any]) -> str | None:
         return None
 
 
-class Shelf:
+class BenchFolder:
     """A folder of results that several benches may fill at once."""
 
     def __init__(self, folder: Path) -> None:
         """Take a folder, which need not be there yet."""
-        self.folder = folder
+        self.path = folder
 
     def remove_abandoned_parts(self) -> None:
         """Remove the part files of processes that were killed while they wrote to this folder."""
@@ -65,11 +65,11 @@ class Shelf:
 
     def card(self, run: RunSpec) -> Path:
         """Return where the card of a run is, or will be; an earlier one, with fewer fields, has another name."""
-        path = self.folder / "cards" / f"{run.name}.json"
+        path = self.path / "cards" / f"{run.name}.json"
         return path if path.exists() else self._earlier_card(run) or path
 
     def _earlier_card(self, run: RunSpec) -> Path | None:
-        for path in sorted((self.folder / "cards").glob(f"{run.unhashed_name}-*.json")):
+        for path in sorted((self.path / "cards").glob(f"{run.unhashed_name}-*.json")):
             with contextlib.suppress(CardError):
                 if _hash_of_today(read_card(path)) == run.hash:
                     return path
@@ -77,19 +77,19 @@ class Shelf:
 
     def training(self, train: TrainSpec) -> Path:
         """Return the folder of a training run."""
-        return self.folder / "training" / train.name
+        return self.path / "training" / train.name
 
-    def piece(self, piece: PieceStep) -> Path:
+    def partial_result(self, piece: PartialResultStep) -> Path:
         """Return where the piece of a step's own cell is, or will be."""
-        return self.pieces(piece.spec) / f"{piece.start:06d}.npz"
+        return self.partial_results(piece.spec) / f"{piece.start:06d}.npz"
 
-    def pieces(self, run: RunSpec) -> Path:
+    def partial_results(self, run: RunSpec) -> Path:
         """Return the folder of the pieces of a run."""
-        return self.folder / "pieces" / run.name
+        return self.path / "pieces" / run.name
 
     def manifest(self, fingerprint: str) -> Path:
         """Return where a task manifest is, or will be."""
-        return self.folder / "manifests" / f"{fingerprint}.json.gz"
+        return self.path / "manifests" / f"{fingerprint}.json.gz"
 
     def is_done(self, step: Step) -> bool:
         """Tell whether a step is done; raise if what it left is damaged."""
@@ -101,8 +101,8 @@ class Shelf:
                 )
             case CardStep(spec=run):
                 return self._has_card(run)
-            case PieceStep(spec=run):
-                return self._has_card(run) or self._has_piece(step)
+            case PartialResultStep(spec=run):
+                return self._has_card(run) or self._has_partial_result(step)
 
     def _has_card(self, run: RunSpec) -> bool:
         path = self.card(run)
@@ -116,11 +116,11 @@ class Shelf:
             raise CardError(f"{path} has lost its answers, or they are those of another")
         return True
 
-    def _has_piece(self, step: PieceStep) -> bool:
-        path = self.piece(step)
+    def _has_partial_result(self, step: PartialResultStep) -> bool:
+        path = self.partial_result(step)
         if not path.exists():
             return False
-        read_piece(path)
+        read_partial_result(path)
         return True
 
     def checked(self, step: Step, *, look_only: bool = False) -> tuple[bool, str | None]:
@@ -139,18 +139,22 @@ class Shelf:
                 return self.training(train)
             case CardStep(spec=run):
                 return self.card(run)
-            case PieceStep(spec=run):
-                return self.piece(step) if self.piece(step).exists() else self.card(run)
+            case PartialResultStep(spec=run):
+                return (
+                    self.partial_result(step)
+                    if self.partial_result(step).exists()
+                    else self.card(run)
+                )
 
     def _set_aside(self, path: Path) -> Path:
-        place = self.folder / "aside" / f"{time.time_ns()}-{path.name}"
+        place = self.path / "aside" / f"{time.time_ns()}-{path.name}"
         place.parent.mkdir(parents=True, exist_ok=True)
         return Path(shutil.move(path, place))
 
     @contextlib.contextmanager
-    def claimed(self, step: Step) -> Iterator[bool]:
-        """Give True to one process at a time; a process that dies gives its claim back."""
-        path = self.folder / "locks" / f"{step.name}.lock"
+    def locked(self, step: Step) -> Iterator[bool]:
+        """Give True to one process at a time; a process that dies gives its lock back."""
+        path = self.path / "locks" / f"{step.name}.lock"
         path.parent.mkdir(parents=True, exist_ok=True)
         lock = FileLock(path)
         try:
@@ -193,4 +197,4 @@ class Shelf:
         self._failure(step).unlink(missing_ok=True)
 
     def _failure(self, step: Step) -> Path:
-        return self.folder / "failed" / f"{step.name}.json"
+        return self.path / "failed" / f"{step.name}.json"

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from cfsl.cards.card import read_card
-from cfsl.engine.bench_folder import Shelf
-from cfsl.engine.steps import PieceStep, Step, TrainStep
+from cfsl.engine.bench_folder import BenchFolder
+from cfsl.engine.steps import PartialResultStep, Step, TrainStep
 from cfsl.errors import CfslError
 from cfsl.learners.registry import find_learner
 from cfsl.nets.convnet import ConvNet
@@ -65,10 +65,10 @@ class Times:
     """How much longer things took in this folder, by learner and by what was done."""
 
     @classmethod
-    def of(cls, shelf: Shelf) -> Times:
+    def of(cls, bench_folder: BenchFolder) -> Times:
         """Take what was measured in a folder, and else what comes with the package."""
         found: dict[tuple[str, str], list[float]] = {}
-        for key, ratio in [*_trained(shelf), *_evaluated(shelf)]:
+        for key, ratio in [*_trained(bench_folder), *_evaluated(bench_folder)]:
             found.setdefault(key, []).append(ratio)
         factors = {key: statistics.median(ratios) for key, ratios in found.items()}
         own = ", corrected by what was run here" if factors else ""
@@ -79,7 +79,7 @@ class Times:
         match step:
             case TrainStep(spec=train):
                 return self._factor(train.learner, "train") * expected_training(train)
-            case PieceStep(spec=run):
+            case PartialResultStep(spec=run):
                 tasks = run.members * len(step.numbers)
                 return (
                     self._factor(run.learner, "eval")
@@ -178,10 +178,10 @@ def _macs(widths: tuple[int, ...], kind: str) -> int:
 Ratio = tuple[tuple[str, str], float]
 
 
-def _trained(shelf: Shelf) -> list[Ratio]:
+def _trained(bench_folder: BenchFolder) -> list[Ratio]:
     """Return, for every training run in a folder, how its updates compare with what was expected."""
     ratios = []
-    for path in sorted((shelf.folder / "training").glob(f"*/{LAST}")):
+    for path in sorted((bench_folder.path / "training").glob(f"*/{LAST}")):
         try:
             ratios.append(_ratio_of_training(read_notes(path), path.parent.name))
         except (CfslError, KeyError, ValueError, ZeroDivisionError):
@@ -203,10 +203,10 @@ def _ratio_of_training(notes: Mapping[str, Any], name: str) -> Ratio:
     return (learner, "train"), seconds / expected
 
 
-def _evaluated(shelf: Shelf) -> list[Ratio]:
+def _evaluated(bench_folder: BenchFolder) -> list[Ratio]:
     """Return, for every card in a folder, how its tasks compare with what was expected."""
     ratios = []
-    for path in sorted((shelf.folder / "cards").glob("*.json")):
+    for path in sorted((bench_folder.path / "cards").glob("*.json")):
         try:
             card = read_card(path)
             run = RunSpec(**card["run"])

@@ -7,18 +7,18 @@ import traceback
 from collections import deque
 from collections.abc import Callable
 
-from cfsl.engine.bench_folder import Shelf
+from cfsl.engine.bench_folder import BenchFolder
 from cfsl.engine.perform import Outcome, Progress, perform
 from cfsl.engine.schedule import Busy, Event, Failed, Finished, Told
 from cfsl.engine.steps import Step
 
 
-class LocalCrew:
+class LocalWorker:
     """Does a step when it is asked what has happened."""
 
-    def __init__(self, shelf: Shelf, watch: Callable[[Event], None]) -> None:
+    def __init__(self, bench_folder: BenchFolder, watch: Callable[[Event], None]) -> None:
         """Progress is told to `watch` while a step is being done."""
-        self._shelf, self._watch = shelf, watch
+        self._bench_folder, self._watch = bench_folder, watch
         self._given: deque[Step] = deque()
 
     @property
@@ -36,16 +36,18 @@ class LocalCrew:
             time.sleep(timeout)  # another bench is at what comes next
             return None
         step = self._given.popleft()
-        return event_of(step, self._shelf, lambda progress: self._watch(Told(step, progress)))
+        return event_of(
+            step, self._bench_folder, lambda progress: self._watch(Told(step, progress))
+        )
 
     def close(self) -> None:
         """There is nothing to stop."""
 
 
-def event_of(step: Step, shelf: Shelf, tell: Callable[[Progress], None]) -> Event:
+def event_of(step: Step, bench_folder: BenchFolder, tell: Callable[[Progress], None]) -> Event:
     """Do a step and return how it ended."""
     try:
-        outcome = perform(step, shelf, tell)
+        outcome = perform(step, bench_folder, tell)
     except (Exception, SystemExit) as error:  # one failing cell must not stop the others
         return Failed(step, f"{type(error).__name__}: {error}", traceback.format_exc())
     return Busy(step) if outcome is Outcome.BUSY else Finished(step)

@@ -17,7 +17,7 @@ from cfsl.harness.trace import Trace
 _ARRAYS = tuple(field.name for field in fields(Trace) if field.name != "support_bytes")
 
 
-def write_piece(path: Path, traces: Sequence[Trace], seconds: float) -> None:
+def write_partial_result(path: Path, traces: Sequence[Trace], seconds: float) -> None:
     """Write the traces of all members on the same tasks, whole or not at all."""
     arrays: dict[str, Any] = {"members": np.array(len(traces)), "seconds": np.array(seconds)}
     for member, trace in enumerate(traces):
@@ -32,8 +32,8 @@ def write_piece(path: Path, traces: Sequence[Trace], seconds: float) -> None:
         np.savez(out, **arrays)
 
 
-def read_piece(path: Path) -> tuple[list[Trace], float]:
-    """Read what `write_piece` wrote; no code is ever loaded."""
+def read_partial_result(path: Path) -> tuple[list[Trace], float]:
+    """Read what `write_partial_result` wrote; no code is ever loaded."""
     try:
         with np.load(path, allow_pickle=False) as stored:
             arrays = dict(stored)

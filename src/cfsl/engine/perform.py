@@ -12,9 +12,9 @@ from typing import NamedTuple
 from cfsl.cards.card import write_card
 from cfsl.data.manifest import Manifest
 from cfsl.data.tasks import Tasks
-from cfsl.engine.bench_folder import Shelf
-from cfsl.engine.partial_results import read_piece, write_piece
-from cfsl.engine.steps import CardStep, PieceStep, Step, TrainStep, pieces_of
+from cfsl.engine.bench_folder import BenchFolder
+from cfsl.engine.partial_results import read_partial_result, write_partial_result
+from cfsl.engine.steps import CardStep, PartialResultStep, Step, TrainStep, partial_steps_of
 from cfsl.harness.evaluate import Conditions, evaluate_variants
 from cfsl.harness.trace import joined
 from cfsl.runs.data import tasks_of
@@ -43,30 +43,32 @@ class Outcome(Enum):
     BUSY = "another process is at it"
 
 
-def perform(step: Step, shelf: Shelf, tell: Tell) -> Outcome:
+def perform(step: Step, bench_folder: BenchFolder, tell: Tell) -> Outcome:
     """Do a step, unless it is done already or another process is at it."""
-    parts: Sequence[Step] = step.singles if isinstance(step, PieceStep) else [step]
-    with contextlib.ExitStack() as claims:
-        if not all(claims.enter_context(shelf.claimed(part)) for part in parts):
+    parts: Sequence[Step] = step.singles if isinstance(step, PartialResultStep) else [step]
+    with contextlib.ExitStack() as locks:
+        if not all(locks.enter_context(bench_folder.locked(part)) for part in parts):
             return Outcome.BUSY
-        missing = [part for part in parts if not shelf.checked(part)[0]]
+        missing = [part for part in parts if not bench_folder.checked(part)[0]]
         if missing:
-            _do(missing, shelf, tell)
+            _do(missing, bench_folder, tell)
     return Outcome.DONE
 
 
-def _do(parts: Sequence[Step], shelf: Shelf, tell: Tell) -> None:
+def _do(parts: Sequence[Step], bench_folder: BenchFolder, tell: Tell) -> None:
     """Do a step, or what is missing of one that has several parts, all of which are pieces."""
     match parts[0]:
         case TrainStep() as step:
-            _train(step, shelf, tell)
+            _train(step, bench_folder, tell)
         case CardStep() as step:
-            _put_together(step.spec, shelf, tell)
-        case PieceStep():
-            _run_pieces([part for part in parts if isinstance(part, PieceStep)], shelf, tell)
+            _put_together(step.spec, bench_folder, tell)
+        case PartialResultStep():
+            _run_tasks(
+                [part for part in parts if isinstance(part, PartialResultStep)], bench_folder, tell
+            )
 
 
-def _train(step: TrainStep, shelf: Shelf, tell: Tell) -> None:
+def _train(step: TrainStep, bench_folder: BenchFolder, tell: Tell) -> None:
     total, accuracy = step.spec.training.schedule.total, ""
 
     def watch(event: Event) -> None:
@@ -77,14 +79,14 @@ def _train(step: TrainStep, shelf: Shelf, tell: Tell) -> None:
             tell(Progress(event.update, total, "updates", accuracy))
 
     spec = step.spec
-    start = None if spec.start is None else shelf.training(spec.start)
-    perform_training(spec, shelf.training(spec), watch, start=start)
+    start = None if spec.start is None else bench_folder.training(spec.start)
+    perform_training(spec, bench_folder.training(spec), watch, start=start)
 
 
-def _run_pieces(pieces: Sequence[PieceStep], shelf: Shelf, tell: Tell) -> None:
+def _run_tasks(pieces: Sequence[PartialResultStep], bench_folder: BenchFolder, tell: Tell) -> None:
     """Run the same tasks of one cell, or of several that learn once for all, with every member."""
     run, numbers, done = pieces[0].spec, pieces[0].numbers, 0
-    learner, weights = built(run.learner), _weights(run, shelf)
+    learner, weights = built(run.learner), _weights(run, bench_folder)
     variants = [tasks_of(piece.spec, numbers) for piece in pieces]
 
     def progress(finished: int) -> None:
@@ -99,41 +101,45 @@ def _run_pieces(pieces: Sequence[PieceStep], shelf: Shelf, tell: Tell) -> None:
     seconds = (time.perf_counter() - start) / len(pieces)
 
     for piece, traces in zip(pieces, zip(*members, strict=True), strict=True):
-        write_piece(shelf.piece(piece), traces, seconds)
+        write_partial_result(bench_folder.partial_result(piece), traces, seconds)
 
 
-def _put_together(run: RunSpec, shelf: Shelf, tell: Tell) -> None:
+def _put_together(run: RunSpec, bench_folder: BenchFolder, tell: Tell) -> None:
     """Join the pieces, measure what the learner costs, and write manifest, answers and card, in this order."""
-    pieces = [read_piece(shelf.piece(piece)) for piece in pieces_of(run)]
+    pieces = [
+        read_partial_result(bench_folder.partial_result(piece)) for piece in partial_steps_of(run)
+    ]
     members = [joined([traces[rank] for traces, _ in pieces]) for rank in range(run.members)]
     seconds = sum(seconds for _, seconds in pieces)
 
     tell(Progress(0, 1, "card"))
     card, answers = card_of_run(
-        run, _weights(run, shelf), _conditions(run), members, seconds=seconds
+        run, _weights(run, bench_folder), _conditions(run), members, seconds=seconds
     )
 
-    _write_manifest(tasks_of(run), shelf)
-    write_card(shelf.card(run), card, answers)
-    discard_pieces(run, shelf)
+    _write_manifest(tasks_of(run), bench_folder)
+    write_card(bench_folder.card(run), card, answers)
+    discard_partial_results(run, bench_folder)
 
 
-def _write_manifest(tasks: Tasks, shelf: Shelf) -> None:
+def _write_manifest(tasks: Tasks, bench_folder: BenchFolder) -> None:
     manifest = Manifest.of(tasks)
-    path = shelf.manifest(manifest.fingerprint)
+    path = bench_folder.manifest(manifest.fingerprint)
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         manifest.write(path)
 
 
-def discard_pieces(run: RunSpec, shelf: Shelf) -> None:
+def discard_partial_results(run: RunSpec, bench_folder: BenchFolder) -> None:
     """Remove the pieces of a cell that has its card."""
-    shutil.rmtree(shelf.pieces(run), ignore_errors=True)  # another bench may be at them
+    shutil.rmtree(
+        bench_folder.partial_results(run), ignore_errors=True
+    )  # another bench may be at them
 
 
 def _conditions(run: RunSpec) -> Conditions:
     return Conditions(progressive=run.progressive, accelerate=True)
 
 
-def _weights(run: RunSpec, shelf: Shelf) -> Weights:
-    return Weights(None if run.train is None else shelf.training(run.train))
+def _weights(run: RunSpec, bench_folder: BenchFolder) -> Weights:
+    return Weights(None if run.train is None else bench_folder.training(run.train))

@@ -19,7 +19,7 @@ from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from typing import Any
 
-from cfsl.engine.bench_folder import Shelf
+from cfsl.engine.bench_folder import BenchFolder
 from cfsl.engine.schedule import Died, Event, Told
 from cfsl.engine.steps import Step
 from cfsl.harness.isolation.helper_process import HelperProcess
@@ -36,12 +36,12 @@ class _Worker:
     step: Step | None = None
 
 
-class ProcessCrew:
+class ProcessWorkers:
     """So many workers on this machine."""
 
-    def __init__(self, shelf: Shelf, count: int) -> None:
+    def __init__(self, bench_folder: BenchFolder, count: int) -> None:
         """Start the workers."""
-        self._shelf, self._count = shelf, count
+        self._bench_folder, self._count = bench_folder, count
         self._workers = [self._hire() for _ in range(count)]
         self._events: deque[Event] = deque()
 
@@ -86,7 +86,7 @@ class ProcessCrew:
     def _hire(self) -> _Worker:
         context = multiprocessing.get_context("spawn")
         ours, theirs = context.Pipe()
-        process = HelperProcess(target=_work, args=(theirs, self._shelf.folder), daemon=True)
+        process = HelperProcess(target=_work, args=(theirs, self._bench_folder.path), daemon=True)
         with _environment(dict.fromkeys(_ONE_THREAD, "1")):
             process.start()
         theirs.close()
@@ -124,11 +124,11 @@ def _work(line: Connection, folder: Path) -> None:
 
     torch.set_num_threads(1)
     sys.stdout = sys.stderr  # a learner that prints must not get between the lines of the bench
-    shelf = Shelf(folder)
+    bench_folder = BenchFolder(folder)
     while True:
         try:
             step = line.recv()
-            line.send(event_of(step, shelf, _Reports(line, step)))
+            line.send(event_of(step, bench_folder, _Reports(line, step)))
         except (EOFError, OSError):
             return
 

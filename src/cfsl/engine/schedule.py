@@ -1,7 +1,8 @@
-"""Who does what, when: steps are given to a crew as soon as what they need is done.
+"""When each step is done: workers get a step as soon as all steps that it needs are done.
 
-A step that fails stops those that need it, and no others. One that does several cells is then done cell by cell. A step
-whose worker died is given to another. A step that another bench is at is looked at again later.
+A step that fails stops only the steps that need it; if it does several cells, each cell is then
+tried alone. A step whose worker died is given to another worker. A step that another bench is
+working on is looked at again later.
 """
 
 from __future__ import annotations
@@ -11,9 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol, TypeAlias
 
-from cfsl.engine.bench_folder import Shelf
+from cfsl.engine.bench_folder import BenchFolder
 from cfsl.engine.perform import Progress
-from cfsl.engine.steps import PieceStep, Step, names_of
+from cfsl.engine.steps import PartialResultStep, Step, names_of
 
 _MOST_DEATHS = 3
 """Workers that may die over a step before it counts as failed: the step may be what kills them."""
@@ -58,8 +59,8 @@ class Died(NamedTuple):
 Event: TypeAlias = Told | Finished | Failed | Busy | Died
 
 
-class Crew(Protocol):
-    """Whoever does steps."""
+class StepWorkers(Protocol):
+    """One worker or several, in this process or elsewhere, that do steps."""
 
     @property
     def free(self) -> int:
@@ -93,15 +94,17 @@ class Ending:
 Watch = Callable[[Event], None]
 
 
-def carry_out(steps: Sequence[Step], crew: Crew, shelf: Shelf, watch: Watch) -> Ending:
+def carry_out(
+    steps: Sequence[Step], workers: StepWorkers, bench_folder: BenchFolder, watch: Watch
+) -> Ending:
     """Do all steps, of which none is done yet; those of `steps` that they need come before them or are done."""
-    work = _Work(steps, shelf, watch)
+    work = _Work(steps, bench_folder, watch)
     in_hand = 0
     while work.waiting or in_hand:
-        while crew.free and (step := work.next_ready()) is not None:
-            crew.give(step)
+        while workers.free and (step := work.next_ready()) is not None:
+            workers.give(step)
             in_hand += 1
-        event = crew.next_event(_LOOK_AGAIN)
+        event = workers.next_event(_LOOK_AGAIN)
         if event is not None:
             watch(event)
             in_hand -= not isinstance(event, Told)
@@ -112,12 +115,12 @@ def carry_out(steps: Sequence[Step], crew: Crew, shelf: Shelf, watch: Watch) -> 
 class _Work:
     """What is still to be done."""
 
-    def __init__(self, steps: Sequence[Step], shelf: Shelf, watch: Watch) -> None:
+    def __init__(self, steps: Sequence[Step], bench_folder: BenchFolder, watch: Watch) -> None:
         self.waiting = {step.name: step for step in steps}
         self.ending = Ending()
         self._open = {name for step in steps for name in names_of(step)}
         """Steps that are not done: waiting, or in hand."""
-        self._shelf, self._watch = shelf, watch
+        self._bench_folder, self._watch = bench_folder, watch
         self._deaths: dict[str, int] = {}
         self._not_before: dict[str, float] = {}
 
@@ -141,8 +144,8 @@ class _Work:
             case Finished(step):
                 self._open.difference_update(names_of(step))
                 self.ending.done.append(step)
-            case Failed(PieceStep(others=(_, *_)) as step) | Died(
-                PieceStep(others=(_, *_)) as step
+            case Failed(PartialResultStep(others=(_, *_)) as step) | Died(
+                PartialResultStep(others=(_, *_)) as step
             ):
                 self.waiting |= {single.name: single for single in step.singles}
             case Busy(step):
@@ -161,7 +164,7 @@ class _Work:
 
     def _give_up(self, step: Step, error: str, trace: str) -> None:
         """Write down what went wrong, and let go of all that needs it."""
-        self._shelf.write_failure(step, error, trace)
+        self._bench_folder.write_failure(step, error, trace)
         self.ending.failed[step.name] = error
         lost = {step.name: step.name}
         for later in list(self.waiting.values()):

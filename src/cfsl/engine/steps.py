@@ -34,7 +34,7 @@ class TrainStep:
 
 
 @dataclass(frozen=True)
-class PieceStep:
+class PartialResultStep:
     """Run some of the tasks of a cell, and of others that are learned with it (see `learned_together`)."""
 
     spec: RunSpec
@@ -48,9 +48,9 @@ class PieceStep:
         return f"piece-{self.spec.name}-{self.start:06d}"
 
     @property
-    def singles(self) -> list[PieceStep]:
+    def singles(self) -> list[PartialResultStep]:
         """Return the same tasks, cell by cell."""
-        return [PieceStep(run, self.start) for run in (self.spec, *self.others)]
+        return [PartialResultStep(run, self.start) for run in (self.spec, *self.others)]
 
     @property
     def label(self) -> str:
@@ -89,15 +89,15 @@ class CardStep:
     @property
     def needs(self) -> tuple[str, ...]:
         """Return the steps that run its tasks, and the one that trains the learner."""
-        return (*_training(self.spec), *(piece.name for piece in pieces_of(self.spec)))
+        return (*_training(self.spec), *(piece.name for piece in partial_steps_of(self.spec)))
 
 
-Step: TypeAlias = TrainStep | PieceStep | CardStep
+Step: TypeAlias = TrainStep | PartialResultStep | CardStep
 
 
-def pieces_of(run: RunSpec) -> list[PieceStep]:
+def partial_steps_of(run: RunSpec) -> list[PartialResultStep]:
     """Return the pieces of a cell; a cell of few tasks is one piece."""
-    return [PieceStep(run, start) for start in range(0, run.tasks, run.piece)]
+    return [PartialResultStep(run, start) for start in range(0, run.tasks, run.piece)]
 
 
 def steps_of(runs: Iterable[RunSpec]) -> list[Step]:
@@ -116,10 +116,10 @@ def learned_together(steps: Iterable[Step]) -> list[Step]:
     """
     together: dict[tuple[str, int], Step] = {}
     for step in steps:
-        if isinstance(step, PieceStep):
+        if isinstance(step, PartialResultStep):
             key = step.spec.learning_name, step.start
             first = together.setdefault(key, step)
-            if isinstance(first, PieceStep) and first is not step:
+            if isinstance(first, PartialResultStep) and first is not step:
                 together[key] = replace(first, others=(*first.others, step.spec, *step.others))
         else:
             together[step.name, 0] = step
@@ -127,10 +127,10 @@ def learned_together(steps: Iterable[Step]) -> list[Step]:
 
 
 def names_of(step: Step) -> tuple[str, ...]:
-    """Return what others know by name that is done when a step is."""
+    """Return the names of all steps that are done once this step is done."""
     return (
         tuple(single.name for single in step.singles)
-        if isinstance(step, PieceStep)
+        if isinstance(step, PartialResultStep)
         else (step.name,)
     )
 
@@ -138,7 +138,7 @@ def names_of(step: Step) -> tuple[str, ...]:
 def _steps_of(run: RunSpec) -> Iterator[Step]:
     if run.train is not None:
         yield from _training_steps(run.train)
-    yield from pieces_of(run)
+    yield from partial_steps_of(run)
     yield CardStep(run)
 
 

@@ -36,7 +36,7 @@ _PATIENCE = 60.0
 """Seconds to wait for another process that is writing."""
 
 
-class Claim(NamedTuple):
+class HeldTrial(NamedTuple):
     """A trial that is ours until it is told how it ended, or until this process dies."""
 
     trial: Trial
@@ -136,7 +136,7 @@ class SweepStudy:
         lock.release()
         return True
 
-    def claim(self) -> Claim | None:
+    def take(self) -> HeldTrial | None:
         """Take the next trial; None if there is no more to do."""
         with self._lock:
             latest = self._latest()
@@ -152,20 +152,20 @@ class SweepStudy:
                 trial.set_user_attr(_POINT, free)  # last: a trial with a point is whole
             lock = self._trial_lock(trial.number)
             lock.acquire(blocking=False)
-            return Claim(trial, trial.user_attrs[_POINT], trial.user_attrs[_VALUES], lock)
+            return HeldTrial(trial, trial.user_attrs[_POINT], trial.user_attrs[_VALUES], lock)
 
-    def finish(self, claim: Claim, accuracy: float, measured: Mapping[str, Any]) -> None:
+    def finish(self, held: HeldTrial, accuracy: float, measured: Mapping[str, Any]) -> None:
         """Write down how well a trial did."""
         with self._lock:
             for name, value in measured.items():
-                claim.trial.set_user_attr(name, value)
-            self._study.tell(claim.trial, accuracy)
+                held.trial.set_user_attr(name, value)
+            self._study.tell(held.trial, accuracy)
 
-    def fail(self, claim: Claim, error: str) -> None:
+    def fail(self, held: HeldTrial, error: str) -> None:
         """Write down what went wrong."""
         with self._lock:
-            claim.trial.set_user_attr(_ERROR, error)
-            self._study.tell(claim.trial, state=self._failed)
+            held.trial.set_user_attr(_ERROR, error)
+            self._study.tell(held.trial, state=self._failed)
 
     def tried(self) -> list[Tried]:
         """Return all points so far, in their order."""

@@ -17,7 +17,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import Any
 
-from cfsl.engine.bench_folder import Shelf
+from cfsl.engine.bench_folder import BenchFolder
 from cfsl.engine.ray.file_bundle import Checkpoint
 from cfsl.engine.ray.joining import joined_cluster, started_here
 from cfsl.engine.ray.transfer import Outgoing, keep, put_down
@@ -46,34 +46,34 @@ class _Out:
     step: Step
     reference: Any
     """To what is going to come back."""
-    claim: ExitStack
+    lock: ExitStack
     """Keeps other benches from the step."""
     died: Died | None = None
     """Set when its worker has died, but its last messages may not be read yet."""
 
 
-class RayCrew:
+class RayWorkers:
     """The processors of a cluster."""
 
-    def __init__(self, shelf: Shelf, count: int | None, address: str | None) -> None:
+    def __init__(self, bench_folder: BenchFolder, count: int | None, address: str | None) -> None:
         """Join the cluster at an address, or start one on this machine; `count` steps at once, or one a processor."""
         self._ray = joined_cluster(address, count)
         try:
-            self._begin(shelf, count)
+            self._begin(bench_folder, count)
         except BaseException:
             self._ray.shutdown()
             raise
 
-    def _begin(self, shelf: Shelf, count: int | None) -> None:
+    def _begin(self, bench_folder: BenchFolder, count: int | None) -> None:
         from cfsl.engine.ray import messages, worker  # which import Ray
 
-        self._shelf, self._count, self._worker = shelf, count, worker
+        self._bench_folder, self._count, self._worker = bench_folder, count, worker
         self._processors, self._looked = 0, 0.0
         if not self._slots():
             raise CfslError(
                 "the Ray cluster has no processors for steps; start a node with 'ray start --num-cpus=...'"
             )
-        self._outgoing = Outgoing(shelf, self._ray.put)
+        self._outgoing = Outgoing(bench_folder, self._ray.put)
         self._do = self._ray.remote(num_cpus=1, max_retries=0)(worker.do)
         self._mailbox = started_here(self._ray, messages.Mailbox)
         self._numbers = itertools.count()
@@ -94,16 +94,16 @@ class RayCrew:
         return self._count or self._processors
 
     def give(self, step: Step) -> None:
-        """Claim a step and send it out, unless it is done or somebody else is at it."""
-        with ExitStack() as claim:
-            if not claim.enter_context(self._shelf.claimed(step)):
+        """Lock a step and send it out, unless it is done or somebody else is at it."""
+        with ExitStack() as lock:
+            if not lock.enter_context(self._bench_folder.locked(step)):
                 self._events.append(Busy(step))
-            elif self._shelf.checked(step)[0]:
+            elif self._bench_folder.checked(step)[0]:
                 self._events.append(Finished(step))
             else:
                 number = next(self._numbers)
                 reference = self._sent(number, step)
-                self._out[number] = _Out(step, reference, claim.pop_all())
+                self._out[number] = _Out(step, reference, lock.pop_all())
                 self._await(number, reference)
 
     def _sent(self, number: int, step: Step) -> Any:
@@ -153,7 +153,7 @@ class RayCrew:
             self._close(number, message)
         elif isinstance(message, Checkpoint) and isinstance(step, TrainStep):
             with suppress(OSError):  # a full disk: the end of the step will tell
-                keep(step.spec, message, self._shelf)
+                keep(step.spec, message, self._bench_folder)
         else:
             self._events.append(Told(step, message))
 
@@ -173,7 +173,7 @@ class RayCrew:
 
     def _close(self, number: int, event: Event) -> None:
         """Tell how a step ended, and let others have it."""
-        self._out.pop(number).claim.close()
+        self._out.pop(number).lock.close()
         self._events.append(event)
 
     def _event_of(self, step: Step, future: Future[Any]) -> Event:
@@ -200,7 +200,7 @@ class RayCrew:
 
     def _put_down(self, step: Step, files: Any) -> Event:
         try:
-            put_down(step, files, self._shelf)
+            put_down(step, files, self._bench_folder)
         except OSError as error:  # such as a full disk
             return Failed(step, _one_line(error), traceback.format_exc())
         return Finished(step)
@@ -208,11 +208,11 @@ class RayCrew:
     def close(self) -> None:
         """Stop everything at once, and leave the cluster."""
         for out in self._out.values():
-            with suppress(Exception):  # whatever is wrong with the cluster, claims are given back
+            with suppress(Exception):  # whatever is wrong with the cluster, locks are given back
                 self._ray.cancel(out.reference, force=True)
         self._ray.shutdown()
         while self._out:
-            self._out.popitem()[1].claim.close()
+            self._out.popitem()[1].lock.close()
 
 
 def _one_line(error: BaseException) -> str:

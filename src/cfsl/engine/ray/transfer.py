@@ -13,10 +13,10 @@ from pathlib import Path, PurePath
 from typing import Any, NamedTuple
 
 from cfsl.data.store import current_folder
-from cfsl.engine.bench_folder import Shelf
-from cfsl.engine.perform import discard_pieces
+from cfsl.engine.bench_folder import BenchFolder
+from cfsl.engine.perform import discard_partial_results
 from cfsl.engine.ray.file_bundle import Checkpoint, Parcel, files_in, packed, unpack
-from cfsl.engine.steps import CardStep, PieceStep, Step, TrainStep, pieces_of
+from cfsl.engine.steps import CardStep, PartialResultStep, Step, TrainStep, partial_steps_of
 from cfsl.errors import DataError
 from cfsl.runs.run_spec import DataSpec, TrainSpec
 from cfsl.training.loop import LAST
@@ -38,9 +38,9 @@ class StoredData(NamedTuple):
 class Outgoing:
     """Puts what steps need into the object store."""
 
-    def __init__(self, shelf: Shelf, put: Callable[[Any], Any]) -> None:
+    def __init__(self, bench_folder: BenchFolder, put: Callable[[Any], Any]) -> None:
         """`put` stores an object and returns a reference to it."""
-        self._shelf, self._put = shelf, put
+        self._bench_folder, self._put = bench_folder, put
         self.data = functools.lru_cache(maxsize=None)(self._stored_data)
         self._finished_run = functools.lru_cache(maxsize=_RUNS_IN_STORE)(self._run)
 
@@ -52,22 +52,23 @@ class Outgoing:
                 return [
                     *splits,
                     *self._weights(train.start),
-                    self._run(self._shelf.training(train)),
+                    self._run(self._bench_folder.training(train)),
                 ]
-            case PieceStep(spec=run):
+            case PartialResultStep(spec=run):
                 return [*splits, *self._weights(run.train)]
             case CardStep(spec=run):
                 pieces = packed(
-                    self._shelf.folder, [self._shelf.piece(piece) for piece in pieces_of(run)]
+                    self._bench_folder.path,
+                    [self._bench_folder.partial_result(piece) for piece in partial_steps_of(run)],
                 )
                 return [*splits, *self._weights(run.train), self._put(pieces)]
 
     def _weights(self, train: TrainSpec | None) -> list[Any]:
-        return [] if train is None else [self._finished_run(self._shelf.training(train))]
+        return [] if train is None else [self._finished_run(self._bench_folder.training(train))]
 
     def _run(self, folder: Path) -> Any:
         """Store the files that a training run has, which are none if it has not begun."""
-        return self._put(packed(self._shelf.folder, files_in(folder)))
+        return self._put(packed(self._bench_folder.path, files_in(folder)))
 
     def _own_splits(self, data: DataSpec) -> list[Any]:
         """Store the user's own split file, which workers find under the name that it has here."""
@@ -94,31 +95,31 @@ class Outgoing:
         return StoredData(f"{spec.name}-{key.hexdigest()[:32]}", sizes, self._put(parcel))
 
 
-def put_down(step: Step, files: Parcel, shelf: Shelf) -> None:
+def put_down(step: Step, files: Parcel, bench_folder: BenchFolder) -> None:
     """Write what a step left; a card comes after all it speaks of, and its pieces are not needed then."""
     match step:
         case TrainStep(spec=train):
-            keep(train, Checkpoint(files, list(files)), shelf)
-        case PieceStep():
-            unpack(files, shelf.folder)
+            keep(train, Checkpoint(files, list(files)), bench_folder)
+        case PartialResultStep():
+            unpack(files, bench_folder.path)
         case CardStep(spec=run):
-            unpack(files, shelf.folder)
-            discard_pieces(run, shelf)
+            unpack(files, bench_folder.path)
+            discard_partial_results(run, bench_folder)
 
 
-def keep(train: TrainSpec, checkpoint: Checkpoint, shelf: Shelf) -> None:
+def keep(train: TrainSpec, checkpoint: Checkpoint, bench_folder: BenchFolder) -> None:
     """Write a checkpoint as training does: the file that it goes on from last; then remove what is not needed.
 
     If a file that it speaks of is missing, because a message got lost, the checkpoint before it stays.
     """
-    folder = shelf.training(train)
-    newest = (folder / LAST).relative_to(shelf.folder).as_posix()
+    folder = bench_folder.training(train)
+    newest = (folder / LAST).relative_to(bench_folder.path).as_posix()
     unpack(
         {name: content for name, content in checkpoint.changed.items() if name != newest},
-        shelf.folder,
+        bench_folder.path,
     )
-    there = {path.relative_to(shelf.folder).as_posix() for path in files_in(folder)} | {newest}
+    there = {path.relative_to(bench_folder.path).as_posix() for path in files_in(folder)} | {newest}
     if there.issuperset(checkpoint.names):
-        unpack({newest: checkpoint.changed[newest]}, shelf.folder)
+        unpack({newest: checkpoint.changed[newest]}, bench_folder.path)
         for name in there.difference(checkpoint.names):
-            (shelf.folder / name).unlink()
+            (bench_folder.path / name).unlink()

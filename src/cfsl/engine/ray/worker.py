@@ -23,13 +23,13 @@ import torch
 from filelock import FileLock, Timeout
 
 import cfsl
-from cfsl.engine.bench_folder import Shelf
+from cfsl.engine.bench_folder import BenchFolder
 from cfsl.engine.local import event_of
 from cfsl.engine.perform import Tell
 from cfsl.engine.ray.file_bundle import Parcel, files_in, packed, unpack
 from cfsl.engine.ray.messages import Reports, TrainingReports
 from cfsl.engine.schedule import Failed
-from cfsl.engine.steps import CardStep, PieceStep, Step, TrainStep
+from cfsl.engine.steps import CardStep, PartialResultStep, Step, TrainStep
 from cfsl.training.loop import LAST
 
 
@@ -77,31 +77,35 @@ def _done(order: Order, parcels: list[Parcel], data: Sequence[Any], mailbox: Any
     with _desk(home / "desks") as desk, contextlib.chdir(desk):
         for parcel in parcels:
             unpack(parcel, desk)
-        shelf = Shelf(desk)
-        event = event_of(step, shelf, _reports(order, shelf, mailbox))
+        bench_folder = BenchFolder(desk)
+        event = event_of(step, bench_folder, _reports(order, bench_folder, mailbox))
         if isinstance(event, Failed):
             return "failed", event.error, event.trace
-        return "left", packed(desk, left_by(step, shelf))
+        return "left", packed(desk, left_by(step, bench_folder))
 
 
-def _reports(order: Order, shelf: Shelf, mailbox: Any) -> Tell:
+def _reports(order: Order, bench_folder: BenchFolder, mailbox: Any) -> Tell:
     reports = Reports(mailbox, order.number, order.between)
     if isinstance(order.step, TrainStep):
-        return TrainingReports(reports, shelf.folder, shelf.training(order.step.spec) / LAST)
+        return TrainingReports(
+            reports, bench_folder.path, bench_folder.training(order.step.spec) / LAST
+        )
     return reports
 
 
-def left_by(step: Step, shelf: Shelf) -> list[Path]:
+def left_by(step: Step, bench_folder: BenchFolder) -> list[Path]:
     """Return the files that a step leaves, in the order to be written in: what others are found by comes last."""
     match step:
         case TrainStep(spec=train):
-            return sorted(files_in(shelf.training(train)), key=lambda path: path.name == LAST)
-        case PieceStep():
-            return [shelf.piece(single) for single in step.singles]
+            return sorted(
+                files_in(bench_folder.training(train)), key=lambda path: path.name == LAST
+            )
+        case PartialResultStep():
+            return [bench_folder.partial_result(single) for single in step.singles]
         case CardStep(spec=run):
-            card = shelf.card(run)
+            card = bench_folder.card(run)
             beside = [path for path in files_in(card.parent) if path != card]
-            return [*files_in(shelf.folder / "manifests"), *beside, card]
+            return [*files_in(bench_folder.path / "manifests"), *beside, card]
 
 
 def _home() -> Path:
