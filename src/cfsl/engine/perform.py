@@ -105,7 +105,7 @@ def _run_tasks(pieces: Sequence[PartialResultStep], bench_folder: BenchFolder, t
 
 
 def _put_together(run: RunSpec, bench_folder: BenchFolder, tell: Tell) -> None:
-    """Join the pieces, measure what the learner costs, and write manifest, answers and card, in this order."""
+    """Join the partial results, measure the costs, and write manifest, answers and card in turn."""
     pieces = [
         read_partial_result(bench_folder.partial_result(piece)) for piece in partial_steps_of(run)
     ]

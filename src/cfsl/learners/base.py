@@ -5,9 +5,10 @@
         state = learner.observe(state, support)    # then the support set is gone
     logits = learner.predict(state, images)
 
-A learner object holds hyper-parameters and nothing else. `meta` are the weights it has learned before the task. `state`
-is a tree (dicts, lists, tuples) of tensors and numbers, and the only thing that passes from one support set to the
-next; it may hold `meta` and `info` themselves, which cost no memory.
+A learner object holds hyper-parameters and nothing else. `meta` are the weights it has learned
+before the task. `state` is a tree (dicts, lists, tuples) of tensors and numbers, and the only thing
+that passes from one support set to the next; it may hold `meta` and `info` themselves, which cost
+no memory. Whatever else a learner can do is a protocol below: it has the members or it has not.
 """
 
 from __future__ import annotations
@@ -51,11 +52,11 @@ class TaskInfo:
     cci: int
     overwrite: bool
     seed: int
-    """For whatever the learner draws: it differs from task to task, and never comes from a global generator."""
+    """For all that the learner draws: it differs from task to task and is never global."""
     device: str = "cpu"
 
     def generator(self, purpose: int = 0) -> torch.Generator:
-        """Return a generator for one of the learner's purposes; the same one each time it is asked for."""
+        """Return the generator for one of the learner's purposes, in the same state every time."""
         return torch.Generator().manual_seed((self.seed * 1_000_003 + purpose) % 2**63)
 
 
@@ -79,7 +80,10 @@ class Moment:
 
 @runtime_checkable
 class Learner(Protocol):
-    """What the harness asks of every learner. A learner that sees targets jointly says `transductive = True`."""
+    """What the harness asks of every learner.
+
+    A learner that sees targets jointly says `transductive = True`.
+    """
 
     def begin(self, meta: Meta, info: TaskInfo) -> State:
         """Return the state before the first support set."""
@@ -100,7 +104,7 @@ class Learner(Protocol):
 class FixedEmbedding(Protocol):
     """A learner whose embedding does not change within a task.
 
-    Its `observe` and `predict` are given embedded images. The harness may embed every image of a split once.
+    Its `observe` and `predict` get embedded images. The harness may embed every image once.
     """
 
     def embed(
@@ -157,7 +161,7 @@ class NetByImages(Protocol):
 
 @runtime_checkable
 class OwnClassifier(Protocol):
-    """A learner that says how features become classes in pretraining; others have a linear layer."""
+    """A learner with a classifier of its own for pretraining; others get a linear layer."""
 
     def classifier_loss(
         self, params: Params, features: Float[Tensor, "n features"], labels: Int64[Tensor, " n"]
@@ -168,7 +172,7 @@ class OwnClassifier(Protocol):
 
 @runtime_checkable
 class Recollecting(Protocol):
-    """A learner that also learns to recognise images that it has seen, shown without augmentation."""
+    """A learner that also learns to recognise images it has seen; they are not augmented."""
 
     def memory_loss(
         self,
@@ -182,7 +186,7 @@ class Recollecting(Protocol):
 
 @runtime_checkable
 class Startable(Protocol):
-    """A learner that can take over weights that another learner, or another training run, has learned."""
+    """A learner that can begin with the weights of another learner or training run."""
 
     def started_from(self, first: Meta, start: Meta) -> Meta:
         """Return first weights with those that fit taken from `start`."""
@@ -191,7 +195,7 @@ class Startable(Protocol):
 
 @runtime_checkable
 class InnerLoopOnly(Startable, Protocol):
-    """A learner whose inner loop can be trained on embedded images, while the embedding is frozen."""
+    """A learner whose inner loop can be trained alone, on the images of a frozen embedding."""
 
     embedding: NetSpec
     """The network below the inner loop; the names of its weights begin with "embedding."."""
@@ -203,7 +207,7 @@ class InnerLoopOnly(Startable, Protocol):
     def mean_loss(
         self, params: Params, stats: Stats, episodes: Sequence[Episode], moment: Moment
     ) -> tuple[Scalar, Stats]:
-        """Return the mean loss of tasks of embedded images, and the running statistics after them."""
+        """Return the mean loss of embedded tasks, and the running statistics after them."""
         ...
 
 

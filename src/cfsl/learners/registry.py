@@ -1,4 +1,4 @@
-"""The learners by name. Nothing is imported before it is asked for, so that listing them is quick."""
+"""The learners by name. A learner is imported when it is asked for: listing all takes no time."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class WeightSource:
     """The recipe in `cfsl.training.recipes` behind 'paper', 'short' and 'strong'; none for weights
     that are not trained."""
     trainer: str = ""
-    """The learner that is trained for all learners of this source. Empty: each is trained itself."""
+    """The learner that is trained for all learners of this source; empty: each is trained."""
     shared_fields: tuple[str, ...] = ()
     """The hyper-parameters that decide the weights. The trainer has those of the learner it serves;
     all others change the answers only."""
@@ -231,7 +231,8 @@ def _made(place: str) -> Any:
         raise
     except Exception as error:
         raise LearnerError(
-            f"'{place}' cannot be made: {type(error).__name__}: {error}. It is called without arguments"
+            f"'{place}' cannot be made: {type(error).__name__}: {error}. "
+            f"It is called without arguments"
         ) from error
     missing = [
         name
@@ -240,7 +241,8 @@ def _made(place: str) -> Any:
     ]
     if missing:
         raise LearnerError(
-            f"'{place}' is no learner: it has no {', no '.join(missing)}; see docs/adding-a-learner.md"
+            f"'{place}' is no learner: it has no {', no '.join(missing)}; "
+            f"see docs/adding-a-learner.md"
         )
     return learner
 

@@ -1,4 +1,4 @@
-"""From what was asked for to cells: which run belongs where in a table, and why some cells cannot be run."""
+"""The cells of a bench: which run stands where in a table, and why some cells have none."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Cell:
 
 
 def cells_of(request: Request) -> list[Cell]:
-    """Return all cells that were asked for, in the order of their tables; names that nobody knows are refused."""
+    """Return all cells of a request, in the order of their tables; refuse unknown names."""
     _require_known(request)
     return [
         cell
@@ -88,7 +88,8 @@ def _require_known(request: Request) -> None:
     for learner in request.changes or {}:
         if learner not in in_use:
             raise SpecError(
-                f"there are settings for {learner}, which is not in this bench; add it to --learners"
+                f"there are settings for {learner}, which is not in this bench; "
+                f"add it to --learners"
             )
     names = {
         column: None
@@ -184,7 +185,7 @@ class _Table:
         return self._profile.members if self._suite.ensembles else 1
 
     def _changes(self, place: Place) -> dict[str, Any]:
-        """Return hyper-parameters: the suite's, then what was chosen for short runs, then what was asked for."""
+        """Return hyper-parameters: of short runs, then the suite's, then what was asked for."""
         asked = dict((self._request.changes or {}).get(place.learner, {}))
         of_suite = (
             self._suite.paper_changes if self._profile.published_networks else self._suite.changes
@@ -192,7 +193,7 @@ class _Table:
         return {**self._profile.changes.get(place.learner, {}), **of_suite(place), **asked}
 
     def _train(self, place: Place, learner: LearnerSpec, seed: int) -> TrainSpec | None:
-        """Return the training that a learner needs, shared where it can be; None if it is not trained."""
+        """Return the training of a learner, shared where it can be; None if it is not trained."""
         weights = entry_of(place.learner).weights
         if not weights.is_trained:
             return None

@@ -1,4 +1,4 @@
-"""How long everything is trained, and how much is asked: as published, in an evening, or in minutes.
+"""How long learners are trained, and on how many tasks: as published, in an evening, in minutes.
 
 A profile is on every card: numbers of different profiles are never ranked against each other.
 """
@@ -44,13 +44,12 @@ class Profile:
     training: Callable[[str, TaskSpec, bool], Training]
     """Of the learner, the task, and whether the images are characters."""
     shared_validation: Mapping[WeightSource, TaskSpec]
-    """The tasks that a training is validated on which is done once a data set for all columns, by the source of the
-    weights; any other training is of one column, and validated on its tasks."""
+    """Validation tasks of a training that is done once for all columns of a data set, by the source
+    of the weights. Any other training is done for each column, and validated on its tasks."""
     changes: Mapping[str, dict[str, Any]] = field(default_factory=dict)
     """Hyper-parameters by learner that were chosen for such a schedule."""
     published_networks: bool = False
-    """Whether paper 2's experiments have the networks, buffers and steps that the paper chose for each; the best epoch
-    of pretraining is then that of the column's own tasks, as in both papers."""
+    """Whether paper 2's experiments have the networks, buffers and steps that the paper chose."""
 
 
 def _paper(learner: str, task: TaskSpec, characters: bool) -> Training:
@@ -113,12 +112,12 @@ _STRONG_SCHEDULES: Mapping[WeightSource, dict[str, Any]] = {
     TRAINED_ON_TASKS: {"precision": "bfloat16"},
     PRETRAINED: {"epochs": 4, "updates": 150, "precision": "bfloat16"},
 }
-"""What differs from 'quick': the networks of paper 2 are large, so that they are trained in bfloat16, and pretrained
-for half as long."""
+"""What differs from 'quick': the networks of paper 2 are large. They are trained in bfloat16, and
+pretrained for half as long."""
 
 
 def _strong(learner: str, task: TaskSpec, characters: bool) -> Training:
-    """Train in stages where a learner has a recipe of its own for that, and others for a short time."""
+    """Train in stages if a learner has a recipe for that, and for a short time otherwise."""
     entry = entry_of(learner)
     if "strong" in entry.own_recipes:
         return recipe_for("strong", learner, task, characters=characters)
@@ -138,7 +137,7 @@ _SHORT_CHANGES: Mapping[str, dict[str, Any]] = {
     "ewc_pretrain": {"inner.lr": 0.03, "strength": 1e4},
     "pretrain_tune_replay": {"inner.lr": 0.03},
 }
-"""Hyper-parameters that were chosen on Omniglot's validation tasks ('cfsl choose'; see results/)."""
+"""Hyper-parameters chosen on Omniglot's validation tasks ('cfsl choose'; see results/)."""
 
 PROFILES: Mapping[str, Profile] = {
     "smoke": Profile(

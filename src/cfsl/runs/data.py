@@ -20,7 +20,7 @@ def open_data(name: str, splits: str | None) -> Dataset:
 
 
 def data_spec(data: Dataset, splits: str | None) -> DataSpec:
-    """Return the identity of an open data set: the same whether its usual split was named or not."""
+    """Return the identity of an open data set; naming its usual split makes no difference."""
     return DataSpec(
         name=data.name,
         splits=None if splits == data.info.default_splits else splits,

@@ -42,7 +42,10 @@ def evaluation_of(
     workers: int | Workers = 1,
     progress: Callable[[int], None] | None = None,
 ) -> Evaluation:
-    """Evaluate a learner and measure what it costs; `checkpoint` is what its training run wrote about itself."""
+    """Evaluate a learner whose weights are in memory, and measure what it costs.
+
+    `checkpoint` holds the notes of its training run.
+    """
     start = time.perf_counter()
     trace = evaluate_under(conditions, learner, tasks, meta, workers, progress)
     seconds = time.perf_counter() - start
@@ -64,7 +67,7 @@ def card_of(
     checkpoint: Mapping[str, Any] | None,
     seconds: float,
 ) -> Card:
-    """Return the card of a run that gave these (rounded) answers; what it costs is measured on its first task."""
+    """Return the card of a run with these rounded answers; costs are measured on its first task."""
     notes, training_seconds = without_seconds(checkpoint)
     return {
         "learner": {"name": name, **described(learner)},
@@ -93,7 +96,7 @@ def described(learner: Any) -> dict[str, Any]:
 
 
 def _shown(learner: Any) -> str:
-    """Return what a learner shows of itself; where that is its address, which differs every time, its name."""
+    """Return the `repr` of a learner, or its name where `repr` would only show an address."""
     kind = type(learner)
     has_own = any("__repr__" in vars(parent) for parent in kind.__mro__[:-1])
     return repr(learner) if has_own else f"{kind.__module__}.{kind.__qualname__}"

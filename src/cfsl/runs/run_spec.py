@@ -1,8 +1,8 @@
-"""What is to be run, in full: a training run, and a cell of a table. Frozen checked values with a name of their own.
+"""What is to be run, in full: a training run, or the run of a learner on tasks.
 
-A run is known by the hash of everything that decides its numbers: the learner with all its hyper-parameters, the data
-by fingerprint, the tasks, the training with its seed. The same cell in two suites is therefore one run, and a cell
-that was run before is found again, whoever asks for it.
+A run is known by the hash of everything that decides its numbers: the learner with all its
+hyper-parameters, the data by fingerprint, the tasks, the training with its seed. The same cell in
+two suites is therefore one run, and a cell that was run before is found again.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class DataSpec(FrozenSpec):
     name: str
     splits: str | None = None
     fingerprint: str
-    """Of pixels, recipe, class names and sizes: the same name may stand for other data elsewhere."""
+    """Of pixels, recipe, class names and sizes: a name may stand for other data elsewhere."""
     splits_hash: str
 
 
@@ -45,11 +45,11 @@ class LearnerSpec(FrozenSpec):
 
     name: str
     changes: dict[str, Any]
-    """What differs from the learner as it is known by its name, by dotted names such as inner.lr."""
+    """What differs from the learner of this name, by dotted names such as inner.lr."""
     source: str | None = None
     """The sha256 of the file of a learner of your own: its numbers are those of its code."""
     settings: Any
-    """All hyper-parameters, those that were not changed included: defaults may move, and runs must not."""
+    """All hyper-parameters, changed or not: defaults may change later, and runs must not."""
 
 
 def learner_spec(name: str, changes: Mapping[str, Any]) -> LearnerSpec:
@@ -78,8 +78,8 @@ def built(spec: LearnerSpec) -> Any:
 def trainer_of(spec: LearnerSpec) -> LearnerSpec:
     """Return the learner whose training serves a learner.
 
-    It is one for all learners whose weights are decided by the same hyper-parameters, and the learner itself where
-    no other has its weights.
+    Learners with the same values of the shared hyper-parameters have the same trainer. A learner
+    whose weights serve no other is its own trainer.
     """
     source = LEARNERS[spec.name].weights if spec.name in LEARNERS else None
     if source is None or not source.trainer:
@@ -112,7 +112,8 @@ class TrainSpec(FrozenSpec):
     @property
     def name(self) -> str:
         """The name of its folder."""
-        return f"{self.learner.name.replace(':', '-')}-{self.data.name}-s{self.training.seed}-{self.hash[:_SHORT]}"
+        learner = self.learner.name.replace(":", "-")
+        return f"{learner}-{self.data.name}-s{self.training.seed}-{self.hash[:_SHORT]}"
 
     @functools.cached_property
     def start(self) -> TrainSpec | None:
@@ -128,7 +129,7 @@ class TrainSpec(FrozenSpec):
 
 
 class WeightsFile(FrozenSpec):
-    """Weights that were trained elsewhere: for another learner, on other data, or nobody knows how."""
+    """Weights from a file: trained for another learner, on other data, or in an unknown way."""
 
     sha256: str
 
@@ -142,7 +143,7 @@ class RunSpec(FrozenSpec):
 
     kind: Literal["run"] = "run"
     profile: str
-    """What the schedule is called: numbers of different profiles are never ranked against each other."""
+    """The name of the schedule: numbers of different profiles are never ranked together."""
     learner: LearnerSpec
     data: DataSpec
     task: TaskSpec
@@ -154,14 +155,15 @@ class RunSpec(FrozenSpec):
     train: TrainSpec | None = None
     """The training run that the weights come from."""
     weights: WeightsFile | None = None
-    """The file that the weights come from. Without it and without `train` they are drawn, or there are none."""
+    """The file that the weights come from. Without it and without `train` weights are drawn, if the
+    learner has any."""
     members: Count = 1
     """So many of the best epochs also answer together."""
     average: Literal["logits", "probabilities"] = "logits"
     progressive: bool = False
     """Also ask after every support set."""
     piece: Count = 100
-    """Tasks that are run in one go, so that several workers can share a cell. It changes no number."""
+    """Tasks of one partial result: several workers can share a cell. It changes no number."""
     sampler: str = SAMPLER
     """What draws the tasks."""
 
@@ -190,7 +192,7 @@ class RunSpec(FrozenSpec):
 
     @property
     def learning_name(self) -> str:
-        """What runs have in common that learn the same tasks in the same way, and are asked about corrupted targets.
+        """The name of all runs that learn the same tasks alike, and differ in corruptions only.
 
         Not those that are asked all along, or whose first weights may depend on the whole task.
         """

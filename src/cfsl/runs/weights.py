@@ -132,13 +132,13 @@ def require_fit(name: str, learner: Any, meta: Meta, tasks: Tasks, path: Path) -
         if found is not None:
             what = f"'{weight}' of shape {tuple(found.shape)}"
         raise CfslError(
-            f"{path} has {what}, and {name} needs it in shape {tuple(tensor.shape)}: it was trained as "
-            f"another learner or with other --set options; give the same here"
+            f"{path} has {what}, and {name} needs it in shape {tuple(tensor.shape)}: it was "
+            f"trained as another learner or with other --set options; give the same here"
         )
 
 
 def _unstated(learner: Any, names: Iterable[str]) -> dict[str, Any]:
-    """Return the defaults of those hyper-parameters that a learner states only where they are not the default."""
+    """Return the defaults of hyper-parameters that a learner states only if they are set."""
     fields = type(learner).model_fields
     defaults = {name: fields[name].default for name in names if name in fields}
     return {

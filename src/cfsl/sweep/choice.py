@@ -1,4 +1,4 @@
-"""What `cfsl choose` has found: a grid of values, each point compared with the best on the same tasks."""
+"""What `cfsl choose` has found: the points of a grid, each compared with the best point."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Tried:
 
 
 def ranked(points: Sequence[Point], outcomes: Sequence[Scorable]) -> list[Tried]:
-    """Compare every combination with the best, which is the one of the highest mean, and the first of equals."""
+    """Compare every point with the best: the one of the highest mean, and the first of equals."""
     accuracies = [summarise(task_accuracies(outcome)) for outcome in outcomes]
     best = max(range(len(outcomes)), key=lambda number: accuracies[number].mean)
     tried = []
