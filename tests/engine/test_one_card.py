@@ -34,7 +34,7 @@ def benched(run: RunSpec, training: Path | None = None) -> Path:
 
 
 def assert_same_card(one: Path, other: Path) -> None:
-    """Compare two cards but for their circumstances; the names of their answers are those of their files."""
+    """Compare two cards but for their circumstances and the names of their files."""
     cards = [read_card(one), read_card(other)]
     for card in cards:
         assert not list(contradictions(card))
