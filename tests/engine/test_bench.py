@@ -381,10 +381,10 @@ def test_a_bench_that_goes_on_removes_the_part_files_of_killed_processes(tmp_pat
     (tmp_path / folder).mkdir(parents=True)
     left = kill_while_writing(tmp_path / folder / "anything.json")
 
-    planned([], Shelf(tmp_path), look_only=True)
+    planned([], BenchFolder(tmp_path), look_only=True)
     assert left.exists()
 
-    planned([], Shelf(tmp_path))
+    planned([], BenchFolder(tmp_path))
     assert not left.exists()
 
 

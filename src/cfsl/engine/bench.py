@@ -47,7 +47,7 @@ def planned(
 ) -> Plan:
     """Look what is done, and return the rest. Damaged files are set aside, unless you only look."""
     if not look_only:
-        shelf.remove_abandoned_parts()
+        bench_folder.remove_abandoned_parts()
 
     plan = Plan(list(runs), look_only=look_only)
     for run in runs:

@@ -59,8 +59,8 @@ class BenchFolder:
 
     def remove_abandoned_parts(self) -> None:
         """Remove the part files of processes that were killed while they wrote to this folder."""
-        folders = [self.folder / name for name in ("cards", "manifests", "failed")]
-        for folder in [*folders, *self.folder.glob("pieces/*")]:
+        folders = [self.path / name for name in ("cards", "manifests", "failed")]
+        for folder in [*folders, *self.path.glob("pieces/*")]:
             remove_abandoned_parts(folder)
 
     def card(self, run: RunSpec) -> Path:
