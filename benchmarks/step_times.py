@@ -18,12 +18,12 @@ import torch
 
 from cfsl.data.tasks import Tasks
 from cfsl.engine.estimate import PLACE, eval_images, image_kind, train_images
-from cfsl.runs.data import data_of
 from cfsl.harness.evaluate import Conditions, evaluate_under
 from cfsl.harness.workers import threads
 from cfsl.learners.base import FixedEmbedding, first_weights
 from cfsl.learners.registry import LEARNERS
 from cfsl.presets.cells import Request, cells_of
+from cfsl.runs.data import data_of
 from cfsl.runs.run_spec import RunSpec, TrainSpec, built
 from cfsl.training.events import Event, Update
 from cfsl.training.loop import train
