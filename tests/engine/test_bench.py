@@ -573,7 +573,6 @@ def test_four_classes_are_enough_to_pretrain_on_whatever_tasks_are_asked_about(r
 
 def test_a_data_set_that_is_not_there_is_said_to_be_missing(run, tmp_path, monkeypatch):
     monkeypatch.setenv("CFSL_DATA", str(tmp_path / "no-data"))
-    opened.cache_clear()
     done = run("bench", "instance", "--learners", "chance", "--plan")
     assert done.code == 0 and "not applicable: data set 'omniglot' is not here" in done.out
 

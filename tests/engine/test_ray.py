@@ -98,7 +98,7 @@ class Done(NamedTuple):
 
 def assert_same_results(ours: BenchFolder, theirs: BenchFolder) -> None:
     """Hold that two benches left the same files, but for the circumstances on their cards."""
-    names = sorted(path.relative_to(theirs.folder) for path in _results(theirs))
+    names = sorted(path.relative_to(theirs.path) for path in _results(theirs))
     assert names
     for name in names:
         one, other = ((bench_folder.path / name).read_bytes() for bench_folder in (ours, theirs))
@@ -350,7 +350,6 @@ def test_steps_done_in_a_folder_of_their_own_send_back_what_this_process_makes(
     glyphs, tmp_path, monkeypatch
 ):
     """What a worker does, without Ray: all that it is given is what goes out with a step."""
-    from cfsl.engine import perform
     from cfsl.engine.ray import messages, worker
     from cfsl.engine.ray.transfer import Outgoing, put_down
 
@@ -369,12 +368,10 @@ def test_steps_done_in_a_folder_of_their_own_send_back_what_this_process_makes(
         data, files = outgoing.data(step.spec.data), outgoing.files(step)
         order = pickle.dumps(worker.Order(number, step, data.key, data.sizes, 0.0))
         monkeypatch.setenv("CFSL_DATA", str(tmp_path / "nothing"))
-        perform.opened.cache_clear()
         kind, left = worker.do(worker.versions(), order, files, [data.reference], mailbox)
         monkeypatch.setenv("CFSL_DATA", home)
         assert kind == "left"
         put_down(step, left, bench_folder)
-    perform.opened.cache_clear()
     assert_same_results(bench_folder, local)
     assert_tidy(bench_folder)
     (away,) = (tmp_path / "away").iterdir()
@@ -431,7 +428,7 @@ def test_a_checkpoint_of_which_a_file_was_lost_changes_nothing(glyphs, tmp_path:
         bench_folder.training(train).mkdir(parents=True)
         for name in ("last", "epoch-0000") if bench_folder is ours else ("last", "epoch-0002"):
             (bench_folder.training(train) / f"{name}.safetensors").write_text(text)
-    files = packed(theirs.folder, sorted(theirs.training(train).iterdir()))
+    files = packed(theirs.path, sorted(theirs.training(train).iterdir()))
     lost = next(iter(files)).replace("0002", "0001")
     keep(train, Checkpoint(files, [*files, lost]), ours)
     assert (ours.training(train) / "last.safetensors").read_text() == "old"

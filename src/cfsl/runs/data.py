@@ -7,16 +7,25 @@ from pathlib import Path
 
 from cfsl.data.catalog import load
 from cfsl.data.splits import splits_hash
-from cfsl.data.store import Dataset
+from cfsl.data.store import Dataset, current_folder
 from cfsl.data.tasks import Tasks
 from cfsl.errors import DataError
 from cfsl.runs.run_spec import DataSpec, RunSpec
 
 
-@functools.lru_cache(maxsize=16)
 def open_data(name: str, splits: str | None) -> Dataset:
     """Open a data set under one of its splits, or under a split file; glyphs are drawn."""
-    return load(name, splits=Path(splits) if splits and splits.endswith(".json") else splits)
+    if splits is None or not splits.endswith(".json"):
+        return _loaded(name, splits, current_folder(name), None)
+    return _loaded(name, Path(splits), current_folder(name), Path(splits).resolve())
+
+
+@functools.lru_cache(maxsize=16)
+def _loaded(
+    name: str, splits: str | Path | None, folder: Path | None, split_file: Path | None
+) -> Dataset:
+    """Load a data set once, as long as its folder and its split file are the same."""
+    return load(name, splits=splits)
 
 
 def data_spec(data: Dataset, splits: str | None) -> DataSpec:
