@@ -30,7 +30,7 @@ def embedded(monkeypatch):
         return embed(self, meta, images)
 
     monkeypatch.setattr(ProtoNet, "embed", counting)
-    monkeypatch.setattr(table, "_LAST", {})
+    monkeypatch.setattr(table, "_KEPT", {})
     return counts
 
 
@@ -64,7 +64,7 @@ def test_columns_of_one_learner_share_a_table(glyphs, embedded):
 def test_another_table_is_made_of_anything_else(glyphs, data_root, embedded, change):
     meta, learner, tasks = first_weights(), SMALL, tasks_of(glyphs)
     evaluate(learner, tasks, meta)
-    kept = next(iter(table._LAST.values())).clone()
+    kept = next(iter(table._KEPT.values())).clone()
     embedded.clear()
     name = next(
         name for name, tensor in meta["params"].items() if tensor.ndim == 4 and tensor.shape[1] > 1
@@ -85,9 +85,9 @@ def test_another_table_is_made_of_anything_else(glyphs, data_root, embedded, cha
         meta["params"][name] = meta["params"][name].contiguous(memory_format=torch.channels_last)
     evaluate(learner, tasks, meta)
     assert sum(embedded) >= len(tasks.images.rows)
-    assert len(table._LAST) == 1
+    assert len(table._KEPT) == 1
     if change in ("weights", "split", "data"):
-        now = next(iter(table._LAST.values()))
+        now = next(iter(table._KEPT.values()))
         assert now.shape != kept.shape or not torch.equal(now, kept)
 
 
@@ -114,12 +114,12 @@ def test_answers_are_the_same_bits_from_a_kept_table(glyphs, embedded, law):
 
 
 def test_a_table_that_is_too_large_is_not_kept(glyphs, embedded, monkeypatch):
-    monkeypatch.setattr(table, "_KEPT_BYTES", 1000)
+    monkeypatch.setattr(table, "_LARGEST_KEPT", 1000)
     for _ in range(2):
         embedded.clear()
         evaluate(SMALL, tasks_of(glyphs), first_weights())
         assert sum(embedded) >= len(tasks_of(glyphs).images.rows)
-    assert table._LAST == {}
+    assert table._KEPT == {}
 
 
 def test_a_table_belongs_to_its_data_set(glyphs):
@@ -129,11 +129,11 @@ def test_a_table_belongs_to_its_data_set(glyphs):
     same = SimpleNamespace(
         images=tasks.images, data=SimpleNamespace(fingerprint=glyphs.fingerprint)
     )
-    origin = table._origin(SMALL, first_weights(), tasks, "cpu")
-    assert table._origin(SMALL, first_weights(), same, "cpu") == origin
-    assert table._origin(SMALL, first_weights(), others, "cpu") != origin
+    origin = table._hash_of_sources(SMALL, first_weights(), tasks, "cpu")
+    assert table._hash_of_sources(SMALL, first_weights(), same, "cpu") == origin
+    assert table._hash_of_sources(SMALL, first_weights(), others, "cpu") != origin
 
 
 def test_isolated_processes_embed_for_themselves(glyphs, embedded):
     evaluate(SMALL, tasks_of(glyphs), first_weights(), isolate=True)
-    assert table._LAST == {}
+    assert table._KEPT == {}

@@ -89,7 +89,7 @@ def test_it_is_kept_in_training_and_in_evaluation_and_no_longer(
     seen: list[int] = []
 
     def note(_: object) -> None:
-        seen.append(freed_memory._HOLDERS._count)
+        seen.append(freed_memory._USERS._count)
 
     task = cfsl.TaskSpec.type_b(nss=2)
     recipe = recipe_for("short", "tasks", task)
@@ -103,7 +103,7 @@ def test_it_is_kept_in_training_and_in_evaluation_and_no_longer(
     weights = loop.best_weights(tmp_path / "run")
     cfsl.evaluate(SMALL, cfsl.Tasks(glyphs, task, numbers=range(2)), weights, progress=note)
     assert set(seen) == {1}
-    assert freed_memory._HOLDERS._count == 0
+    assert freed_memory._USERS._count == 0
 
 
 @pytest.mark.parametrize("platform", ["darwin", "win32"])

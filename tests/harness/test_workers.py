@@ -22,7 +22,7 @@ from cfsl.errors import DataFlowError, LearnerError
 from cfsl.harness.cost import measure_macs, measure_peak_memory
 from cfsl.harness.peak import PeakMemory
 from cfsl.harness.trace import Trace, joined
-from cfsl.harness.workers import Workers, _Sent, threads
+from cfsl.harness.workers import SentTensor, Workers, threads
 from cfsl.learners.chance import Chance
 from cfsl.learners.protonet import ProtoNet
 from cfsl.learners.tune import init_tune
@@ -198,7 +198,7 @@ def test_a_tensor_arrives_with_its_layout(layout: torch.memory_format) -> None:
     tensor = torch.randn(2, 3, 4, 5, generator=torch.Generator().manual_seed(0)).to(
         memory_format=layout
     )
-    arrived = _Sent(tensor).tensor()
+    arrived = SentTensor.of(tensor).received()
     assert torch.equal(arrived, tensor)
     assert arrived.stride() == tensor.stride()
 

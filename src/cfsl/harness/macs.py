@@ -2,22 +2,23 @@
 
 One MAC is one multiplication whose product is added up. The rules:
 
-- Convolutions and matrix products count as torch's FlopCounterMode counts them, a MAC being two of its flops:
-  padding counts like pixels, a bias costs nothing. Products with vectors and attention on CPU, which it forgets,
-  count alike. Each of the two gradients of a convolution costs as much as the convolution, also when it has groups,
-  which it gets wrong.
-- Batch norm is 2 MACs an element (to mean 0 and variance 1; scale and shift) and its gradient 4, so that forward and
-  backward together are three times forward, as for convolutions.
-- cdist of (a x d) and (b x d) is a b d; the gradient for each of the two inputs costs as much again.
-- Linear algebra has the leading terms of the textbook (Golub & Van Loan), rounded down: see the table below.
-  What has no rule (eig, pinv, lstsq ...) is refused rather than counted as nothing.
-- Elementwise arithmetic, sums, activations, softmax and pooling are no MACs. So the double backward and the forward
-  derivative of batch norm, which torch computes elementwise, count nothing; and a distance written as
-  ``((a - b) ** 2).sum()`` looks free: write learners with matrix products or cdist.
+- Convolutions and matrix products count as torch's FlopCounterMode counts them, a MAC being two of
+  its flops: padding counts like pixels, a bias costs nothing. Products with vectors and attention
+  on CPU, which torch's counter leaves out, count alike. Each of the two gradients of a convolution
+  costs as much as the convolution, also when it has groups (there torch's counter is wrong).
+- Batch norm is 2 MACs an element (to mean 0 and variance 1; scale and shift) and its gradient 4, so
+  that forward and backward together are three times forward, as for convolutions.
+- cdist of (a x d) and (b x d) is a b d; the gradient for each of the two inputs is as much again.
+- Linear algebra has the leading terms of the textbook (Golub & Van Loan), rounded down: see the
+  rules below. An operator without a rule (eig, pinv, lstsq ...) is refused, not counted as nothing.
+- Elementwise arithmetic, sums, activations, softmax and pooling are no MACs. So the double backward
+  and the forward derivative of batch norm, which torch computes elementwise, count nothing; and a
+  distance written as ``((a - b) ** 2).sum()`` looks free: write learners with matrix products or
+  cdist.
 
-Backward passes, double backward, torch.func transforms, no_grad and inference_mode are counted as they run, with the
-products by zero that torch makes in forward derivatives and the gradients it computes unasked in double backward.
-Only shapes are read, so tensors on the meta device will do.
+Backward passes, double backward, torch.func transforms, no_grad and inference_mode are counted as
+they run, with the products by zero that torch makes in forward derivatives and the gradients it
+computes unasked in double backward. Only shapes are read, so tensors on the meta device will do.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from cfsl.errors import CfslError
 aten = torch.ops.aten
 Shape = Sequence[int]
 Rule = Callable[..., int]
-FLOPS_A_MAC = 2
+_FLOPS_A_MAC = 2
 
 
 class MacCount:
@@ -52,19 +53,20 @@ class MacCount:
 
     @property
     def by_operator(self) -> dict[str, int]:
-        """MACs by operator: "convolution", "convolution_backward", "mm", "batch_norm", "cdist", "linalg_solve" ..."""
+        """MACs by operator: "convolution", "convolution_backward", "mm", "cdist" ..."""
         macs: dict[str, int] = {}
         for operator, flops in self._counter.get_flop_counts().get("Global", {}).items():
             name = _name(operator)
-            macs[name] = macs.get(name, 0) + flops // FLOPS_A_MAC
+            macs[name] = macs.get(name, 0) + flops // _FLOPS_A_MAC
         return macs
 
 
 @contextmanager
 def counting_macs() -> Iterator[MacCount]:
-    """Count the MACs of everything that torch runs in this thread inside the block; blocks may be nested.
+    """Count the MACs of everything that torch runs in this thread inside the block.
 
-    Example: ``with counting_macs() as macs: net(images)``, then ``macs.total`` or ``macs.by_operator``.
+    Example: ``with counting_macs() as macs: net(images)``, then ``macs.total`` or
+    ``macs.by_operator``. Blocks may be nested.
     """
     with FlopCounterMode(display=False, custom_mapping=_RULES) as counter:
         yield MacCount(counter)
@@ -78,7 +80,8 @@ def _name(operator: Any) -> str:
     return "cdist" if name in ("cdist_forward", "euclidean_dist") else name
 
 
-# Rules get the shapes of an operator's tensors and return MACs. The keyword out_shape holds the shape of the result.
+# A rule is given the shapes of an operator's tensors, and the shape of the result as `out_shape`.
+# It returns MACs.
 
 
 def _vector_product(a: Shape, b: Shape, **_: Any) -> int:
@@ -100,12 +103,13 @@ def _attention(query: Shape, key: Shape, value: Shape, *_: Any, **__: Any) -> in
 def _attention_backward(
     grad: Shape, query: Shape, key: Shape, value: Shape, *_: Any, **__: Any
 ) -> int:
-    """The scores once more, and a product for each gradient: of the scores, query, key and value."""
+    """Compute the scores again, and a product for the gradient of scores, query, key and value."""
     return prod(query[:-1]) * key[-2] * (3 * query[-1] + 2 * value[-1])
 
 
 def _convolution_backward(grad: Shape, maps: Shape, weight: Shape, *rest: Any, **_: Any) -> int:
-    """A weight meets every place of the output once (of the input, if transposed), in each of the two gradients."""
+    """In each of the two gradients, every weight is multiplied once at every place of the output
+    (of the input, if the convolution is transposed)."""
     transposed: bool = rest[4]
     wanted: Sequence[bool] = rest[7]
     places = maps if transposed else grad
@@ -129,7 +133,7 @@ def _distances_backward(grad: Shape, a: Shape, *_: Any, **__: Any) -> int:
 
 
 def _columns(matrix: Shape, right: Shape) -> int:
-    """Return how many right-hand sides there are in all batches: `right` may be vectors or matrices."""
+    """Return the number of right-hand sides in all batches; `right` holds vectors or matrices."""
     return prod(right) // matrix[-1]
 
 
@@ -190,15 +194,15 @@ def _svd(matrix: Shape, *_: Any, **__: Any) -> int:
 def _refused(operator: Any) -> Rule:
     def refuse(*_: Any, **__: Any) -> int:
         raise CfslError(
-            f"there is no rule for the multiply-accumulates of {operator}; write the learner with solve, inv, "
-            f"cholesky, qr, eigh or svd, or add a rule to cfsl.harness.macs."
+            f"there is no rule for the multiply-accumulates of {operator}; write the learner with "
+            f"solve, inv, cholesky, qr, eigh or svd, or add a rule to cfsl.harness.macs."
         )
 
     return refuse
 
 
 def _as_flops(rule: Rule) -> Rule:
-    return lambda *shapes, **options: FLOPS_A_MAC * rule(*shapes, **options)
+    return lambda *shapes, **options: _FLOPS_A_MAC * rule(*shapes, **options)
 
 
 _RULES_BY_OPERATOR: dict[Any, Rule] = {
