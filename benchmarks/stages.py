@@ -19,8 +19,9 @@ import cfsl
 from cfsl.harness.evaluate import evaluate
 from cfsl.learners.registry import find_learner
 from cfsl.spec import FrozenSpec
-from cfsl.training.loop import best_weights, train
+from cfsl.training.loop import train
 from cfsl.training.recipes import fitted_to
+from cfsl.training.run_folder import best_weights
 from cfsl.training.strong import CONVOLUTION, HEAD, Memory, maml_high, memory_for
 from cfsl.training.training_spec import Augmentation, Training
 

@@ -34,8 +34,9 @@ from cfsl.learners.champion.champion import Champion
 from cfsl.learners.protonet import ProtoNet
 from cfsl.learners.registry import find_learner
 from cfsl.training.events import Epoch, Event, Started, Update
-from cfsl.training.loop import best_weights, stages_before, train
+from cfsl.training.loop import train
 from cfsl.training.recipes import recipe_for
+from cfsl.training.run_folder import best_weights, stages_before
 from cfsl.training.training_spec import Precision, Training
 
 _PUBLISHED = {"ProtoNets, published": (95.30, "7.9 h"), "best published": (96.84, "94 h")}

@@ -31,7 +31,7 @@ from cfsl.presets.cells import Request, cells_of, runs_of
 from cfsl.runs.run_spec import RunSpec, built
 from cfsl.spec import Noise, Occlusion, TaskSpec
 from cfsl.training.checkpoint import read_notes
-from cfsl.training.loop import LAST, best_weights
+from cfsl.training.run_folder import LAST, best_weights
 
 CHARACTERS = (1, 28, 28)
 

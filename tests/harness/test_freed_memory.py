@@ -15,8 +15,9 @@ from cfsl.harness import freed_memory
 from cfsl.harness.freed_memory import freed_memory_kept
 from cfsl.learners.protonet import ProtoNet
 from cfsl.nets import conv4
-from cfsl.training import loop
+from cfsl.training.loop import train
 from cfsl.training.recipes import recipe_for
+from cfsl.training.run_folder import best_weights
 
 MEGABYTES = 40
 NUMBERS = MEGABYTES * 2**18
@@ -94,13 +95,13 @@ def test_it_is_kept_in_training_and_in_evaluation_and_no_longer(
     task = cfsl.TaskSpec.type_b(nss=2)
     recipe = recipe_for("short", "tasks", task)
     schedule = recipe.schedule.replace(epochs=1, updates=2, warmup=1)
-    loop.train(
+    train(
         SMALL, recipe.replace(schedule=schedule, validation_tasks=1), glyphs, tmp_path / "run", note
     )
     assert seen
     assert set(seen) == {1}
     seen.clear()
-    weights = loop.best_weights(tmp_path / "run")
+    weights = best_weights(tmp_path / "run")
     cfsl.evaluate(SMALL, cfsl.Tasks(glyphs, task, numbers=range(2)), weights, progress=note)
     assert set(seen) == {1}
     assert freed_memory._USERS._count == 0

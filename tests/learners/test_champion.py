@@ -44,10 +44,11 @@ from cfsl.spec import Noise, Occlusion, TaskSpec
 from cfsl.training.augment import augment, blended
 from cfsl.training.calibration import calibrated
 from cfsl.training.checkpoint import read_checkpoint, write_checkpoint
-from cfsl.training.loop import LAST, best_weights, read_weights, train
+from cfsl.training.loop import train
 from cfsl.training.objective import objective_of
 from cfsl.training.randomness import generator_of_update
 from cfsl.training.recipes import fitted_to, recipe_for
+from cfsl.training.run_folder import LAST, best_weights, read_weights
 from cfsl.training.training_spec import Augmentation, Schedule, Training
 
 TINY = SmallResNet(widths=(4, 8), embedding=8)

@@ -7,9 +7,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cfsl.training.loop import _optimizer, group_rate
 from cfsl.training.muon import Muon, orthogonal
 from cfsl.training.training_spec import Schedule
+from cfsl.training.training_state import group_rate, optimizer_of
 
 
 @settings(max_examples=30)
@@ -58,7 +58,7 @@ def test_vectors_and_heads_are_no_matrices_and_keep_their_share_of_the_rate():
     schedule = Schedule(
         optimizer="muon", rate=0.05, epochs=1, updates=10, decay="cosine", weight_decay=0.1
     )
-    matrices, others = _optimizer(params, schedule).param_groups
+    matrices, others = optimizer_of(params, schedule).param_groups
     assert [id(weight) for weight in matrices["params"]] == [id(params["conv.weight"])]
     assert [id(weight) for weight in others["params"]] == [
         id(params["head.weight"]),
@@ -76,7 +76,9 @@ def test_vectors_and_heads_are_no_matrices_and_keep_their_share_of_the_rate():
 
 def test_other_optimizers_have_one_rate():
     schedule = Schedule(optimizer="adamw", rate=0.01, epochs=1, updates=10, decay="cosine")
-    (group,) = _optimizer({"weight": torch.zeros(2, 2, requires_grad=True)}, schedule).param_groups
+    (group,) = optimizer_of(
+        {"weight": torch.zeros(2, 2, requires_grad=True)}, schedule
+    ).param_groups
     assert group_rate(group, schedule, 5) == pytest.approx(0.005)
 
 

@@ -14,7 +14,8 @@ from cfsl.nets.small_resnet import SmallResNet
 from cfsl.spec import TaskSpec
 from cfsl.training import ready
 from cfsl.training.checkpoint import read_notes
-from cfsl.training.loop import best_weights, read_weights, train
+from cfsl.training.loop import train
+from cfsl.training.run_folder import best_weights, read_weights
 from cfsl.training.training_spec import Schedule, Training
 
 NAME = "glyphs-60x12"

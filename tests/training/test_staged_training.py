@@ -27,9 +27,10 @@ from cfsl.nets.convnet import conv4
 from cfsl.nets.layers import parameter_count, running_norm
 from cfsl.runs.run_spec import DataSpec, RunSpec, TrainSpec, learner_spec
 from cfsl.spec import TaskSpec
-from cfsl.training.loop import best_weights, is_whole_and_finished, stages_before, train
+from cfsl.training.loop import train
 from cfsl.training.on_table import TasksOnTable
 from cfsl.training.recipes import recipe_for
+from cfsl.training.run_folder import best_weights, is_whole_and_finished, stages_before
 from cfsl.training.training_spec import PHOTOGRAPHIC, Augmentation, Schedule, Start, Training
 
 DATA = "glyphs-90x12"

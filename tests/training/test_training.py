@@ -24,10 +24,12 @@ import cfsl
 from cfsl.errors import CheckpointError, LearnerError, SpecError
 from cfsl.harness.devices import available_devices
 from cfsl.learners.base import Moment
+from cfsl.learners.chance import Chance
 from cfsl.learners.maml.maml_high import MamlHigh
 from cfsl.learners.maml.maml_low import MamlLow
 from cfsl.learners.protonet import ProtoNet
 from cfsl.learners.tune import pretrain_tune
+from cfsl.metrics.accuracy import summarise, task_accuracies
 from cfsl.nets import DenseNet, SqueezeConv
 from cfsl.nets.convnet import conv4
 from cfsl.nets.layers import batch_norm
@@ -37,20 +39,22 @@ from cfsl.training import objective as objective_module
 from cfsl.training.augment import augment
 from cfsl.training.checkpoint import read_checkpoint, write_checkpoint
 from cfsl.training.events import Epoch, Reports, Saved, Started, Update
-from cfsl.training.loop import (
-    LAST,
-    _begin,
-    _one_update,
-    best_epochs,
-    best_weights,
-    learning_rate,
-    read_weights,
-    train,
-)
+from cfsl.training.loop import train
 from cfsl.training.objective import objective_of
 from cfsl.training.recipes import RECIPES, recipe_for
+from cfsl.training.run_folder import (
+    LAST,
+    best_epochs,
+    best_of,
+    best_weights,
+    identity_of,
+    is_out_of_patience,
+    is_whole_and_finished,
+    read_weights,
+)
 from cfsl.training.tensorboard import tensorboard_log
 from cfsl.training.training_spec import Augmentation, Schedule, Training
+from cfsl.training.training_state import TrainingState, learning_rate
 
 DATA = "glyphs-90x12"
 SMALL = ProtoNet(net=conv4(8, "conv-act-norm"), metric="cosine")
@@ -104,7 +108,7 @@ def finished(data, tmp_path_factory) -> Path:
 
 
 def whole(folder: Path, data, training: Training = TRAINING) -> bool:
-    return loop.is_whole_and_finished(folder, training, SMALL, data.fingerprint)
+    return is_whole_and_finished(folder, training, SMALL, data.fingerprint)
 
 
 def renoted(path: Path, change) -> None:
@@ -154,7 +158,7 @@ def test_maps_in_bfloat16_change_the_loss_a_little_and_what_is_learned_is_float3
     losses, gradients = [], []
     for one in (training, in_bfloat16(training)):
         objective = objective_of(SMALL, one, data)
-        run = _begin(objective, one)
+        run = TrainingState.begin(objective, one)
         loss, stats = objective.loss(run.params, run.stats, 0)
         gradients.append(torch.autograd.grad(loss, [run.params["block2.conv.weight"]])[0])
         losses.append(float(loss.detach()))
@@ -244,13 +248,13 @@ def test_an_embedding_under_an_inner_loop_may_be_bfloat16_but_not_the_steps_them
         embedding=DenseNet(filters=8, blocks=1, stages=1), net=SqueezeConv(filters=4), steps=2
     )
     objective = objective_of(high, training, data)
-    run = _begin(objective, training)
+    run = TrainingState.begin(objective, training)
     assert objective.loss(run.params, run.stats, 0)[0].isfinite()
     low = objective_of(MamlLow(net=conv4(8, "conv-norm-act"), steps=2), training, data)
     with pytest.raises(
         LearnerError, match="maml_low need float32: train it with --precision float32"
     ):
-        low.loss(_begin(low, training).params, {}, 0)
+        low.loss(TrainingState.begin(low, training).params, {}, 0)
 
 
 def started_again(folder: Path, data) -> int:
@@ -382,7 +386,7 @@ def test_every_optimizer_goes_on_with_its_memory(data, tmp_path, optimizer, memo
 
 def test_a_checkpoint_holds_everything_that_a_run_is_made_of(data, finished):
     saved, notes = read_checkpoint(finished / LAST)
-    run = _begin(objective_of(SMALL, TRAINING, data), TRAINING)
+    run = TrainingState.begin(objective_of(SMALL, TRAINING, data), TRAINING)
     for part, wanted in (("params", run.params), ("stats", run.stats), ("average", run.average)):
         assert {path for path in saved if path.startswith(f"{part}/")} == {
             f"{part}/{name}" for name in wanted
@@ -486,12 +490,9 @@ def test_only_the_best_epochs_and_the_last_state_stay_on_disk(finished):
 
 def test_the_best_weights_are_those_of_the_best_epoch(data, finished):
     history = read_checkpoint(finished / LAST)[1]["history"]
-    from cfsl.harness.evaluate import evaluate
-    from cfsl.metrics.accuracy import task_accuracies
-
     validation = cfsl.Tasks(data, TASK, split="val", numbers=range(10))
     accuracy = task_accuracies(
-        evaluate(SMALL, validation, best_weights(finished), law=False)
+        cfsl.evaluate(SMALL, validation, best_weights(finished), law=False)
     ).mean()
     assert accuracy == pytest.approx(max(e["accuracy"] for e in history), abs=0.021)
     next_best = best_weights(finished, rank=1)
@@ -553,8 +554,6 @@ def test_a_checkpoint_is_written_whole_or_not_at_all(tmp_path):
 
 
 def test_a_learner_that_cannot_be_trained_says_so(data, tmp_path):
-    from cfsl.learners.chance import Chance
-
     with pytest.raises(LearnerError, match="Chance is not trained on tasks"):
         train(Chance(), TRAINING, data, tmp_path)
 
@@ -617,9 +616,9 @@ def test_a_shift_moves_the_image_by_about_that_much():
 
 def test_the_average_of_the_weights_moves_a_tenth_of_the_way(data):
     objective = objective_of(SMALL, TRAINING, data)
-    run = _begin(objective, TRAINING)
+    run = TrainingState.begin(objective, TRAINING)
     before = {name: tensor.clone() for name, tensor in run.average.items()}
-    _one_update(run, objective, TRAINING.schedule)
+    run.make_update(objective, TRAINING.schedule)
     for name, old in before.items():
         assert torch.allclose(
             run.average[name], 0.9 * old + 0.1 * run.params[name].detach(), atol=1e-6
@@ -628,8 +627,8 @@ def test_the_average_of_the_weights_moves_a_tenth_of_the_way(data):
     assert all(moved) and run.learned()["params"]["scale"] is run.average["scale"]
 
 
-def test_a_loss_that_is_not_finite_stops_the_run_and_is_never_saved(data, tmp_path, monkeypatch):
-    class Diverging:
+def test_a_loss_that_is_not_finite_stops_the_run_and_is_never_saved(data, tmp_path):
+    class Diverging(Chance):
         def init(self, image_shape, generator):
             return {"params": {"w": torch.ones(1)}, "stats": {}}
 
@@ -637,7 +636,6 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_is_never_saved(data, tmp_pa
             worth = params["w"].sum() * (float("inf") if moment.epoch == 1 else 1.0)
             return worth, stats
 
-    monkeypatch.setattr(loop, "_accuracy", lambda *_: 0.5)
     with pytest.raises(
         LearnerError, match="the loss became inf at update 7; lower the learning rate"
     ):
@@ -676,8 +674,8 @@ def test_weights_optimizer_and_batches_live_on_the_device(data, finished, monkey
             return params["scale"] * batch.target_images.sum(), stats
 
     objective = objective_of(Witness(), TRAINING, data)
-    run = _begin(objective, TRAINING, "meta")
-    loop._resume(run, finished / LAST, read_checkpoint(finished / LAST)[1]["identity"])
+    run = TrainingState.begin(objective, TRAINING, "meta")
+    run.resume(finished, read_checkpoint(finished / LAST)[1]["identity"])
     assert run.update == 36
     loss, _ = objective.loss(run.params, run.stats, 0)
     assert loss.device.type == "meta" and seen == 6 * ["meta"]
@@ -692,7 +690,7 @@ def test_weights_optimizer_and_batches_live_on_the_device(data, finished, monkey
     assert memory and {value.device.type for value in memory} == {"meta"}
     pretraining = TRAINING.replace(iid=True, schedule=TRAINING.schedule.replace(batch=4))
     objective = objective_of(pretrain_tune(net=conv4(8, "conv-norm-act")), pretraining, data)
-    run = _begin(objective, pretraining, "meta")
+    run = TrainingState.begin(objective, pretraining, "meta")
     assert objective.loss(run.params, run.stats, 0)[0].device.type == "meta"
 
 
@@ -704,7 +702,7 @@ def test_validation_happens_on_the_device(data, tmp_path, monkeypatch):
         raise StopError
 
     monkeypatch.setattr(loop, "require_device", lambda name: None)
-    monkeypatch.setattr(loop, "_one_epoch", lambda run, *_: Epoch(0, 1.0, 0.0, 1.0))
+    monkeypatch.setattr(TrainingState, "make_update", lambda *_: 1.0)
     monkeypatch.setattr(loop, "evaluate", accept)
     with pytest.raises(StopError):
         train(SMALL, TRAINING, data, tmp_path, device="meta")
@@ -938,7 +936,7 @@ def test_pretraining_draws_anew_every_update_and_starts_with_a_small_head(data):
         iid=True, schedule=TRAINING.schedule.replace(batch=8), augmentation=Augmentation()
     )
     objective = objective_of(pretrain_tune(net=conv4(8, "conv-norm-act")), training, data)
-    run = _begin(objective, training)
+    run = TrainingState.begin(objective, training)
     losses = [
         float(objective.loss(run.params, run.stats, update)[0].detach()) for update in (0, 1, 0)
     ]
@@ -983,10 +981,10 @@ class Slope:
 )
 def test_optimizers_by_hand(optimizer, slope, weights):
     schedule = Schedule(epochs=1, updates=2, optimizer=optimizer, rate=0.1, weight_decay=0.05)
-    run = _begin(Slope(slope), TRAINING.replace(schedule=schedule))
+    run = TrainingState.begin(Slope(slope), TRAINING.replace(schedule=schedule))
     found = []
     for _ in range(2):
-        _one_update(run, Slope(slope), schedule)
+        run.make_update(Slope(slope), schedule)
         found.append(float(run.params["w"].detach()))
     assert found == pytest.approx(weights, abs=2e-3 if optimizer == "adam" else 1e-5)
 
@@ -1003,12 +1001,12 @@ def test_patience_is_how_many_epochs_may_pass_without_a_better_one():
         ((0.5, 0.4, 0.5), True),
         ((0.5, 0.6, 0.5), False),
     ):
-        assert loop._is_out_of_patience(finished_with(*accuracies), schedule) is is_out
-    assert not loop._is_out_of_patience(finished_with(0.5, 0.4, 0.5), Schedule())
+        assert is_out_of_patience(finished_with(*accuracies), schedule) is is_out
+    assert not is_out_of_patience(finished_with(0.5, 0.4, 0.5), Schedule())
 
 
 def test_of_epochs_that_are_equally_good_the_earlier_is_better():
-    assert loop._best_epochs(finished_with(0.2, 0.7, 0.5, 0.7), 3) == [1, 3, 2]
+    assert best_of(finished_with(0.2, 0.7, 0.5, 0.7), 3) == [1, 3, 2]
 
 
 def test_validation_is_on_the_validation_split_and_weights_are_known_by_data_and_split(
@@ -1017,18 +1015,16 @@ def test_validation_is_on_the_validation_split_and_weights_are_known_by_data_and
     validation = cfsl.Tasks(data, TASK, split="val", numbers=range(10))
     history = read_checkpoint(finished / LAST)[1]["history"]
     best = best_epochs(finished, 1)[0]
-    assert (
-        loop._accuracy(SMALL, best_weights(finished), validation, "cpu")
-        == history[best]["accuracy"]
-    )
-    identity = loop._identity(SMALL, TRAINING, data)
+    trace = cfsl.evaluate(SMALL, validation, best_weights(finished), law=False)
+    assert summarise(task_accuracies(trace)).mean == history[best]["accuracy"]
+    identity = identity_of(SMALL, TRAINING, data)
     assert identity["data"] == {"fingerprint": data.fingerprint, "splits": data.splits_name}
     assert identity["learner"]["metric"] == "cosine" and identity["learner"]["class"] == "ProtoNet"
 
 
 def test_first_weights_come_from_the_seed(data):
     first, again, other = (
-        _begin(objective_of(SMALL, TRAINING, data), TRAINING.replace(seed=seed)).params
+        TrainingState.begin(objective_of(SMALL, TRAINING, data), TRAINING.replace(seed=seed)).params
         for seed in (0, 0, 1)
     )
     name = next(name for name, tensor in first.items() if tensor.ndim == 4)
@@ -1036,8 +1032,8 @@ def test_first_weights_come_from_the_seed(data):
 
 
 def test_an_optimizer_gets_its_memory_back_in_the_layout_of_the_weights(data, finished):
-    run = _begin(objective_of(SMALL, TRAINING, data), TRAINING)
-    loop._resume(run, finished / LAST, loop._identity(SMALL, TRAINING, data))
+    run = TrainingState.begin(objective_of(SMALL, TRAINING, data), TRAINING)
+    run.resume(finished, identity_of(SMALL, TRAINING, data))
     for parameter, slots in run.optimizer.state.items():
         assert (
             slots["exp_avg"].stride() == parameter.stride()

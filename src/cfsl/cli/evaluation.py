@@ -165,7 +165,7 @@ class _Members(NamedTuple):
 def _members(checkpoint: Path | None, count: int | None, average: str | None) -> _Members | None:
     """Return the members that the options ask for."""
     from cfsl.metrics.ensemble import AVERAGES
-    from cfsl.training.loop import best_epochs
+    from cfsl.training.run_folder import best_epochs
 
     if count is None:
         if average is not None:
@@ -194,7 +194,7 @@ def _add_ensemble(
     from cfsl.harness.evaluate import evaluate_under
     from cfsl.metrics.answers import answers_of, rounded
     from cfsl.metrics.ensemble import ensemble
-    from cfsl.training.loop import best_weights
+    from cfsl.training.run_folder import best_weights
 
     start, ranks = time.perf_counter(), range(1, len(members.epochs))
     with counting("evaluating the other epochs", len(ranks) * len(tasks), "tasks") as progress:
@@ -285,7 +285,7 @@ def weights_for(name: str, learner: Any, checkpoint: Path | None, tasks: Tasks) 
 
     from cfsl.learners.base import first_weights
     from cfsl.learners.registry import LEARNERS
-    from cfsl.training.loop import read_weights
+    from cfsl.training.run_folder import read_weights
 
     recipe = tasks.data.info.recipe
     shape = recipe.channels, recipe.height, recipe.width
@@ -357,8 +357,6 @@ def _require_fit(name: str, weights: Any, wanted: Any, checkpoint: Path) -> None
 
 def checkpoint_notes(path: Path) -> dict[str, Any]:
     """Return what a training run wrote about itself."""
-    from cfsl.training.checkpoint import read_checkpoint
-    from cfsl.training.loop import LAST
+    from cfsl.training.run_folder import notes_of_run
 
-    _, notes = read_checkpoint(path / LAST if path.is_dir() else path)
-    return notes
+    return notes_of_run(path)

@@ -74,8 +74,8 @@ def train(
     from cfsl.harness.devices import require_device
     from cfsl.learners.maml.accelerated import why_not
     from cfsl.learners.maml.maml_low import MamlLow
-    from cfsl.training.loop import stages_before
     from cfsl.training.recipes import fitted_to
+    from cfsl.training.run_folder import stages_before
     from cfsl.training.tensorboard import require_tensorboard
 
     _require_defaults(options)
@@ -169,8 +169,8 @@ def _run_stage(
             data,
             folder,
             watch,
-            how.device,
-            how.threads,
+            device=how.device,
+            threads=how.threads,
             accelerate=how.accelerates,
         )
 

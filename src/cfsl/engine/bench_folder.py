@@ -29,7 +29,7 @@ from cfsl.engine.steps import CardStep, PieceStep, Step, TrainStep
 from cfsl.errors import CardError, CheckpointError, SpecError
 from cfsl.files import remove_abandoned_parts, written_whole
 from cfsl.runs.run_spec import RunSpec, TrainSpec, built
-from cfsl.training.loop import is_whole_and_finished
+from cfsl.training.run_folder import is_whole_and_finished
 
 
 def _sha256(path: Path) -> str | None:

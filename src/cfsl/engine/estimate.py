@@ -24,7 +24,7 @@ from cfsl.runs.evaluation import described
 from cfsl.runs.run_spec import LearnerSpec, RunSpec, TrainSpec
 from cfsl.spec import TaskSpec
 from cfsl.training.checkpoint import read_notes
-from cfsl.training.loop import LAST
+from cfsl.training.run_folder import LAST
 from cfsl.training.training_spec import Training
 
 PLACE = Path(__file__).with_name("step_times.json")

@@ -31,7 +31,8 @@ from cfsl.runs.evaluation import card_of
 from cfsl.runs.run_spec import DataSpec, RunSpec, built
 from cfsl.training.checkpoint import read_notes
 from cfsl.training.events import Epoch, Event, Saved, Started, Update
-from cfsl.training.loop import LAST, best_epochs, best_weights, train
+from cfsl.training.loop import train
+from cfsl.training.run_folder import LAST, best_epochs, best_weights
 
 
 class Progress(NamedTuple):

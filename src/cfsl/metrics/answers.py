@@ -22,7 +22,7 @@ _LARGEST_HALF = float(np.finfo(np.float16).max)
 
 @dataclass(frozen=True)
 class Answers:
-    """What every metric can be computed from: three numbers for each target instead of all logits."""
+    """Everything that metrics need: three numbers for each target instead of all logits."""
 
     predicted: Int64[np.ndarray, "tasks targets"]
     """The predicted label, or NO_ANSWER."""
