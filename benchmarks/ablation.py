@@ -82,7 +82,7 @@ def trained_rows() -> list[Row]:
     return [
         Row("the champion, one view", ONE_VIEW, usual),
         Row(
-            "AdamW instead of Muon",
+            "AdamW in the place of Muon",
             ONE_VIEW,
             usual.replace(schedule=schedule.replace(optimizer="adamw", rate=2e-3)),
         ),
@@ -113,7 +113,7 @@ def trained_rows() -> list[Row]:
         Row("no warps", ONE_VIEW, usual.replace(augmentation=turned)),
         Row("warps twice as strong", ONE_VIEW, usual.replace(augmentation=strong)),
         Row(
-            "Conv-4-64 instead of the residual net",
+            "Conv-4-64 in the place of the residual net",
             ONE_VIEW.replace(net=conv4(64, "conv-act-norm")),
             usual,
         ),
@@ -138,7 +138,7 @@ def answer_rows(ready: Meta) -> dict[str, tuple[Any, Meta]]:
         "one mean a label, whatever it stood for": (whole.replace(groups=False), ready),
         "prototypes in float32": (whole.replace(numbers="float32"), ready),
         f"{FEW_AXES} axes": (whole.replace(axes=FEW_AXES), _on_few_axes(ready)),
-        "cosines instead of evidence": (by_cosine, ready),
+        "cosines in the place of evidence": (by_cosine, ready),
         "cosines as they are, whatever the length of the prototype": (
             by_cosine.replace(length_power=0.0),
             ready,

@@ -175,7 +175,7 @@ def _evaluated(
 
 
 def _reported() -> Path:
-    """Write the page that shows everything, as 'cfsl report demo/cards --out demo/report.html' does."""
+    """Write the page of all cards, as 'cfsl report demo/cards --out demo/report.html' does."""
     path = FOLDER / "report.html"
     write_report([FOLDER / "cards"], path)
     return path
