@@ -26,7 +26,10 @@ def test_all_directions_come_out_about_equally_long(rows, columns, seed):
 
 
 def test_a_step_on_a_matrix_by_hand():
-    """The gradient is 3 x a rotation: momentum 3 R, ahead 3 R + .95 x 3 R, made orthogonal about R; one step of .1."""
+    """The gradient is 3 R for a rotation R, so momentum is 3 R.
+
+    The step looks ahead, 3 R + .95 x 3 R, which is about R when it is made orthogonal; .1 of it.
+    """
     rotation = torch.tensor([[0.6, -0.8], [0.8, 0.6]])
     weight = torch.zeros(2, 2, requires_grad=True)
     weight.grad = 3 * rotation
@@ -86,10 +89,8 @@ def test_a_convolution_moves_as_the_matrix_with_a_row_for_every_output():
     gradient = torch.randn(4, 3, 3, 3, generator=torch.Generator().manual_seed(0))
     conv = torch.zeros(4, 3, 3, 3).contiguous(memory_format=torch.channels_last).requires_grad_()
     flat = torch.zeros(4, 27, requires_grad=True)
-    conv.grad, flat.grad = (
-        gradient.contiguous(memory_format=torch.channels_last),
-        gradient.reshape(4, 27),
-    )
+    conv.grad = gradient.contiguous(memory_format=torch.channels_last)
+    flat.grad = gradient.reshape(4, 27)
     Muon([conv, flat], [], rate=0.1, others_rate=1.0, weight_decay=0.0).step()
     torch.testing.assert_close(conv.detach().reshape(4, 27), flat.detach())
     assert conv.is_contiguous(memory_format=torch.channels_last)

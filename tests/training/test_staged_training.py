@@ -1,4 +1,4 @@
-"""Training in stages: one stage starts from the weights of another, and a frozen embedding is looked up in a table."""
+"""Training in stages: one starts from the weights of another, and looks a frozen embedding up."""
 
 from __future__ import annotations
 
@@ -136,9 +136,8 @@ def test_a_head_for_more_labels_keeps_the_units_that_were_drawn_for_those_that_a
     start = {"head.weight": torch.ones(2, 3), "head.bias": torch.ones(2)}
     first = {"head.weight": torch.zeros(4, 3), "head.bias": torch.zeros(4)}
     found = taken_over(first, start, TWO_SETS, TWO_SETS)
-    assert found["head.weight"].sum(dim=1).tolist() == [3, 3, 0, 0] and found[
-        "head.bias"
-    ].tolist() == [1, 1, 0, 0]
+    assert found["head.weight"].sum(dim=1).tolist() == [3, 3, 0, 0]
+    assert found["head.bias"].tolist() == [1, 1, 0, 0]
 
 
 def test_weights_of_another_network_are_refused_by_name_and_shape():
@@ -169,13 +168,12 @@ def test_first_rates_are_set_by_layer():
 def test_a_convolution_from_another_training_has_the_length_it_was_drawn_with_and_answers_alike(
     data,
 ):
-    """Batch norm divides the length out: after a step of rate 0, answers are those of the longer weights."""
+    """Batch norm divides by the length: answers are those of the longer weights."""
     whole = MetricStart(net=HighEndNet(embedding=HIGH.embedding, net=HIGH.net))
     long = whole.init(SHAPE, torch.Generator().manual_seed(3))
     begun = HIGH.started_from(drawn(HIGH), long)
-    assert float(begun["params"]["conv.weight"].norm()) == pytest.approx(
-        float(drawn(HIGH)["params"]["conv.weight"].norm())
-    )
+    lengths = [float(meta["params"]["conv.weight"].norm()) for meta in (begun, drawn(HIGH))]
+    assert lengths[0] == pytest.approx(lengths[1])
 
     images = torch.randn(4, *SHAPE)
     maps = HIGH.embed(begun, images)
@@ -226,7 +224,8 @@ def test_the_inputs_of_a_filter_are_what_a_gradient_step_adds_to_its_weights():
 
 
 def test_sums_of_cosines_by_hand():
-    # Two labels of two classes; each image shown in turn is like the other of its class, and like nothing else.
+    # Two labels of two classes; each image shown in turn is like the other of its class, and unlike
+    # all others.
     unit = torch.eye(4)[:, None, :].expand(4, 2, 4)
     right, wrong = 1.0, 0.0  # a target's sum over its own label, and over the other
     expected = -np.log(np.exp(3 * right) / (np.exp(3 * right) + np.exp(3 * wrong)))

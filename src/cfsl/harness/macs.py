@@ -33,9 +33,9 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from cfsl.errors import CfslError
 
-aten = torch.ops.aten
-Shape = Sequence[int]
-Rule = Callable[..., int]
+_aten = torch.ops.aten
+_Shape = Sequence[int]
+_Rule = Callable[..., int]
 _FLOPS_A_MAC = 2
 
 
@@ -84,30 +84,30 @@ def _name(operator: Any) -> str:
 # It returns MACs.
 
 
-def _vector_product(a: Shape, b: Shape, **_: Any) -> int:
+def _vector_product(a: _Shape, b: _Shape, **_: Any) -> int:
     return prod(a)
 
 
-def _added_vector_product(added: Shape, a: Shape, b: Shape, **_: Any) -> int:
+def _added_vector_product(added: _Shape, a: _Shape, b: _Shape, **_: Any) -> int:
     return prod(a)
 
 
-def _added_batch_product(added: Shape, a: Shape, b: Shape, **_: Any) -> int:
+def _added_batch_product(added: _Shape, a: _Shape, b: _Shape, **_: Any) -> int:
     return prod(a) * b[-1]
 
 
-def _attention(query: Shape, key: Shape, value: Shape, *_: Any, **__: Any) -> int:
+def _attention(query: _Shape, key: _Shape, value: _Shape, *_: Any, **__: Any) -> int:
     return prod(query[:-1]) * key[-2] * (query[-1] + value[-1])
 
 
 def _attention_backward(
-    grad: Shape, query: Shape, key: Shape, value: Shape, *_: Any, **__: Any
+    grad: _Shape, query: _Shape, key: _Shape, value: _Shape, *_: Any, **__: Any
 ) -> int:
     """Compute the scores again, and a product for the gradient of scores, query, key and value."""
     return prod(query[:-1]) * key[-2] * (3 * query[-1] + 2 * value[-1])
 
 
-def _convolution_backward(grad: Shape, maps: Shape, weight: Shape, *rest: Any, **_: Any) -> int:
+def _convolution_backward(grad: _Shape, maps: _Shape, weight: _Shape, *rest: Any, **_: Any) -> int:
     """In each of the two gradients, every weight is multiplied once at every place of the output
     (of the input, if the convolution is transposed)."""
     transposed: bool = rest[4]
@@ -116,82 +116,82 @@ def _convolution_backward(grad: Shape, maps: Shape, weight: Shape, *rest: Any, *
     return places[0] * prod(places[2:]) * prod(weight) * sum(wanted[:2])
 
 
-def _batch_norm(maps: Shape, *_: Any, **__: Any) -> int:
+def _batch_norm(maps: _Shape, *_: Any, **__: Any) -> int:
     return 2 * prod(maps)
 
 
-def _batch_norm_backward(grad: Shape, *_: Any, **__: Any) -> int:
+def _batch_norm_backward(grad: _Shape, *_: Any, **__: Any) -> int:
     return 4 * prod(grad)
 
 
-def _distances(a: Shape, b: Shape, *_: Any, out_shape: Shape, **__: Any) -> int:
+def _distances(a: _Shape, b: _Shape, *_: Any, out_shape: _Shape, **__: Any) -> int:
     return prod(out_shape) * a[-1]
 
 
-def _distances_backward(grad: Shape, a: Shape, *_: Any, **__: Any) -> int:
+def _distances_backward(grad: _Shape, a: _Shape, *_: Any, **__: Any) -> int:
     return prod(grad) * a[-1]
 
 
-def _columns(matrix: Shape, right: Shape) -> int:
+def _columns(matrix: _Shape, right: _Shape) -> int:
     """Return the number of right-hand sides in all batches; `right` holds vectors or matrices."""
     return prod(right) // matrix[-1]
 
 
-def _batches(matrix: Shape) -> int:
+def _batches(matrix: _Shape) -> int:
     return prod(matrix[:-2])
 
 
-def _solve(matrix: Shape, right: Shape, *_: Any, **__: Any) -> int:
+def _solve(matrix: _Shape, right: _Shape, *_: Any, **__: Any) -> int:
     """LU takes n^3 / 3, each right-hand side n^2."""
     return _lu(matrix) + matrix[-1] ** 2 * _columns(matrix, right)
 
 
-def _lu(matrix: Shape, *_: Any, **__: Any) -> int:
+def _lu(matrix: _Shape, *_: Any, **__: Any) -> int:
     rows, columns = sorted(matrix[-2:], reverse=True)
     return _batches(matrix) * (3 * rows * columns**2 - columns**3) // 6
 
 
-def _lu_solve(matrix: Shape, pivots: Shape, right: Shape, *_: Any, **__: Any) -> int:
+def _lu_solve(matrix: _Shape, pivots: _Shape, right: _Shape, *_: Any, **__: Any) -> int:
     return matrix[-1] ** 2 * _columns(matrix, right)
 
 
-def _inverse(matrix: Shape, *_: Any, **__: Any) -> int:
+def _inverse(matrix: _Shape, *_: Any, **__: Any) -> int:
     return _batches(matrix) * matrix[-1] ** 3
 
 
-def _cholesky(matrix: Shape, *_: Any, **__: Any) -> int:
+def _cholesky(matrix: _Shape, *_: Any, **__: Any) -> int:
     return _batches(matrix) * matrix[-1] ** 3 // 6
 
 
-def _cholesky_solve(right: Shape, factor: Shape, *_: Any, **__: Any) -> int:
+def _cholesky_solve(right: _Shape, factor: _Shape, *_: Any, **__: Any) -> int:
     return factor[-1] ** 2 * _columns(factor, right)
 
 
-def _cholesky_inverse(factor: Shape, *_: Any, **__: Any) -> int:
+def _cholesky_inverse(factor: _Shape, *_: Any, **__: Any) -> int:
     return _batches(factor) * factor[-1] ** 3 // 3
 
 
-def _solve_triangular(matrix: Shape, right: Shape, *_: Any, **__: Any) -> int:
+def _solve_triangular(matrix: _Shape, right: _Shape, *_: Any, **__: Any) -> int:
     return matrix[-1] ** 2 * _columns(matrix, right) // 2
 
 
-def _qr(matrix: Shape, *_: Any, **__: Any) -> int:
+def _qr(matrix: _Shape, *_: Any, **__: Any) -> int:
     """Householder for R, and as much again to form the thin Q."""
     rows, columns = sorted(matrix[-2:], reverse=True)
     return _batches(matrix) * 2 * (3 * rows * columns**2 - columns**3) // 3
 
 
-def _eigh(matrix: Shape, *_: Any, **__: Any) -> int:
+def _eigh(matrix: _Shape, *_: Any, **__: Any) -> int:
     return _batches(matrix) * 9 * matrix[-1] ** 3 // 2
 
 
-def _svd(matrix: Shape, *_: Any, **__: Any) -> int:
+def _svd(matrix: _Shape, *_: Any, **__: Any) -> int:
     """Thin U and V by way of QR."""
     rows, columns = sorted(matrix[-2:], reverse=True)
     return _batches(matrix) * (3 * rows * columns**2 + 10 * columns**3)
 
 
-def _refused(operator: Any) -> Rule:
+def _refused(operator: Any) -> _Rule:
     def refuse(*_: Any, **__: Any) -> int:
         raise CfslError(
             f"there is no rule for the multiply-accumulates of {operator}; write the learner with "
@@ -201,55 +201,55 @@ def _refused(operator: Any) -> Rule:
     return refuse
 
 
-def _as_flops(rule: Rule) -> Rule:
+def _as_flops(rule: _Rule) -> _Rule:
     return lambda *shapes, **options: _FLOPS_A_MAC * rule(*shapes, **options)
 
 
-_RULES_BY_OPERATOR: dict[Any, Rule] = {
-    aten.mv: _vector_product,
-    aten.dot: _vector_product,
-    aten.vdot: _vector_product,
-    aten.addmv: _added_vector_product,
-    aten.addbmm: _added_batch_product,
-    aten._scaled_dot_product_flash_attention_for_cpu: _attention,
-    aten._scaled_dot_product_flash_attention_for_cpu_backward: _attention_backward,
-    aten.convolution_backward: _convolution_backward,
-    aten.native_batch_norm: _batch_norm,
-    aten._native_batch_norm_legit: _batch_norm,
-    aten._native_batch_norm_legit_no_training: _batch_norm,
-    aten._batch_norm_with_update: _batch_norm,
-    aten.cudnn_batch_norm: _batch_norm,
-    aten.native_batch_norm_backward: _batch_norm_backward,
-    aten.batch_norm_backward: _batch_norm_backward,
-    aten.cudnn_batch_norm_backward: _batch_norm_backward,
-    aten._cdist_forward: _distances,
-    aten._euclidean_dist: _distances,
-    aten._cdist_backward: _distances_backward,
-    aten._linalg_solve_ex: _solve,
-    aten.linalg_lu_factor_ex: _lu,
-    aten.linalg_lu_solve: _lu_solve,
-    aten.linalg_inv_ex: _inverse,
-    aten.linalg_cholesky_ex: _cholesky,
-    aten.cholesky_solve: _cholesky_solve,
-    aten.cholesky_inverse: _cholesky_inverse,
-    aten.linalg_solve_triangular: _solve_triangular,
-    aten.linalg_qr: _qr,
-    aten._linalg_eigh: _eigh,
-    aten._linalg_svd: _svd,
+_RULES_BY_OPERATOR: dict[Any, _Rule] = {
+    _aten.mv: _vector_product,
+    _aten.dot: _vector_product,
+    _aten.vdot: _vector_product,
+    _aten.addmv: _added_vector_product,
+    _aten.addbmm: _added_batch_product,
+    _aten._scaled_dot_product_flash_attention_for_cpu: _attention,
+    _aten._scaled_dot_product_flash_attention_for_cpu_backward: _attention_backward,
+    _aten.convolution_backward: _convolution_backward,
+    _aten.native_batch_norm: _batch_norm,
+    _aten._native_batch_norm_legit: _batch_norm,
+    _aten._native_batch_norm_legit_no_training: _batch_norm,
+    _aten._batch_norm_with_update: _batch_norm,
+    _aten.cudnn_batch_norm: _batch_norm,
+    _aten.native_batch_norm_backward: _batch_norm_backward,
+    _aten.batch_norm_backward: _batch_norm_backward,
+    _aten.cudnn_batch_norm_backward: _batch_norm_backward,
+    _aten._cdist_forward: _distances,
+    _aten._euclidean_dist: _distances,
+    _aten._cdist_backward: _distances_backward,
+    _aten._linalg_solve_ex: _solve,
+    _aten.linalg_lu_factor_ex: _lu,
+    _aten.linalg_lu_solve: _lu_solve,
+    _aten.linalg_inv_ex: _inverse,
+    _aten.linalg_cholesky_ex: _cholesky,
+    _aten.cholesky_solve: _cholesky_solve,
+    _aten.cholesky_inverse: _cholesky_inverse,
+    _aten.linalg_solve_triangular: _solve_triangular,
+    _aten.linalg_qr: _qr,
+    _aten._linalg_eigh: _eigh,
+    _aten._linalg_svd: _svd,
 }
 _WITHOUT_RULE = (
-    aten.linalg_eig,
-    aten._linalg_eigvals,
-    aten.linalg_lstsq,
-    aten.linalg_pinv,
-    aten.linalg_matrix_exp,
-    aten.linalg_householder_product,
-    aten.linalg_lu,
-    aten.linalg_ldl_factor_ex,
-    aten._linalg_det,
-    aten._linalg_slogdet,
-    aten._trilinear,
-    aten.mkldnn_rnn_layer,
+    _aten.linalg_eig,
+    _aten._linalg_eigvals,
+    _aten.linalg_lstsq,
+    _aten.linalg_pinv,
+    _aten.linalg_matrix_exp,
+    _aten.linalg_householder_product,
+    _aten.linalg_lu,
+    _aten.linalg_ldl_factor_ex,
+    _aten._linalg_det,
+    _aten._linalg_slogdet,
+    _aten._trilinear,
+    _aten.mkldnn_rnn_layer,
 )
 _RULES = {operator: _as_flops(rule) for operator, rule in _RULES_BY_OPERATOR.items()} | {
     operator: _refused(operator) for operator in _WITHOUT_RULE

@@ -29,7 +29,7 @@ from cfsl.learners.base import Learner, Meta
 
 Progress: TypeAlias = Callable[[int], None]
 """Is told how many more tasks are finished."""
-RunTasks: TypeAlias = Callable[[Learner, Tasks, Meta], Trace]
+_RunTasks: TypeAlias = Callable[[Learner, Tasks, Meta], Trace]
 """Runs tasks in a worker; it can be pickled."""
 _PIECES_A_WORKER = 4
 """A worker gets its tasks in so many pieces, so that none waits long for the others at the end."""
@@ -72,7 +72,7 @@ class Workers:
 
     def run(
         self,
-        run_tasks: RunTasks,
+        run_tasks: _RunTasks,
         learner: Learner,
         tasks: Tasks,
         meta: Meta,
@@ -110,7 +110,7 @@ class _Job(NamedTuple):
     """What a worker needs to know."""
 
     name: str
-    run_tasks: RunTasks
+    run_tasks: _RunTasks
     learner: Learner
     tasks: Tasks
     weights: Mapping[str, Any]

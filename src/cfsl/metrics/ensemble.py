@@ -11,7 +11,7 @@ from cfsl.errors import SpecError, lookup
 from cfsl.harness.trace import Trace
 from cfsl.metrics.answers import log_probabilities
 
-Members = Float32[np.ndarray, "members targets labels"]
+_Members = Float32[np.ndarray, "members targets labels"]
 
 
 def ensemble(traces: Sequence[Trace], average: str = "logits") -> Trace:
@@ -48,18 +48,18 @@ def ensemble(traces: Sequence[Trace], average: str = "logits") -> Trace:
     )
 
 
-def _mean_logits(members: Members) -> Float64[np.ndarray, "targets labels"]:
+def _mean_logits(members: _Members) -> Float64[np.ndarray, "targets labels"]:
     """Return the mean over members; sorted first, so that their order cannot matter by rounding."""
     return np.asarray(np.sort(members.astype(np.float64), axis=0).mean(axis=0))
 
 
-def _mean_probabilities(members: Members) -> Float64[np.ndarray, "targets labels"]:
+def _mean_probabilities(members: _Members) -> Float64[np.ndarray, "targets labels"]:
     """Return the log of the mean probability."""
     logs = np.stack([log_probabilities(member) for member in members])
     return np.asarray(np.logaddexp.reduce(np.sort(logs, axis=0), axis=0) - np.log(len(members)))
 
 
-AVERAGES: Mapping[str, Callable[[Members], Float64[np.ndarray, "targets labels"]]] = {
+AVERAGES: Mapping[str, Callable[[_Members], Float64[np.ndarray, "targets labels"]]] = {
     "logits": _mean_logits,
     "probabilities": _mean_probabilities,
 }

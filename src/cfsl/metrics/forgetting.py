@@ -20,15 +20,15 @@ from cfsl.errors import SpecError
 from cfsl.metrics.accuracy import PerTask
 from cfsl.metrics.answers import Scorable, predictions
 
-PerSet = Float64[np.ndarray, " sets"]
-PerGroup = Float64[np.ndarray, " groups"]
+_PerSet = Float64[np.ndarray, " sets"]
+_PerGroup = Float64[np.ndarray, " groups"]
 
 
 @dataclass(frozen=True)
 class ProgressiveAccuracy:
     """Accuracy on the targets of all groups shown so far, after each support set."""
 
-    mean: PerSet
+    mean: _PerSet
     """Over tasks."""
     per_task: Float64[np.ndarray, "tasks sets"]
 
@@ -41,7 +41,7 @@ def progressive_accuracy(run: Scorable) -> ProgressiveAccuracy:
     return ProgressiveAccuracy(per_task.mean(axis=0), per_task)
 
 
-def group_accuracies(run: Scorable) -> PerGroup:
+def group_accuracies(run: Scorable) -> _PerGroup:
     """Return the final accuracy on the targets of each group, as the mean over tasks."""
     hits = (predictions(run) == run.labels)[:, None]
     return np.asarray(_accuracies(*_count(hits, run.groups))[:, 0].mean(axis=0))

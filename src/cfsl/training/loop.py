@@ -61,8 +61,9 @@ def train(
     A training that starts from another one (`training.start`) takes its weights from the folder
     `start`, by default folder/start. The other one is trained there first if it is not finished.
 
-    Weights, optimizer and batches live on the device. A run may go on on another device; its bits
-    are those of a run that was never stopped only on the same device and with as many threads.
+    Weights, optimizer and batches live on the device. A stopped run may continue on another device;
+    its bits are those of a run that was never stopped only on the same device and with as many
+    threads.
 
     `accelerate` trains by the faster twin of a learner, if there is one (see
     `learners/maml/accelerated.py`): the same up to rounding, hence no part of the identity of a
@@ -82,6 +83,9 @@ def train(
 
     with on_threads(threads), freed_memory_kept():
         objective = objective_of(trained, training, data, start_weights)
+        numbers = range(training.validation_tasks)
+        validation = Tasks(data, training.validation, split="val", numbers=numbers)
+
         state = TrainingState.begin(objective, training, device)
         if (folder / LAST).exists():
             state.resume(folder, identity)
@@ -105,7 +109,7 @@ def train(
             },
             "step_macs": _step_macs(counted),
         }
-        run = _Run(trained, objective, training, data, device, folder, notes)
+        run = _Run(trained, objective, training, data, validation, device, folder, notes)
         return run.to_the_end(state, watch)
 
 
@@ -135,6 +139,7 @@ class _Run:
     objective: Objective
     training: Training
     data: Dataset
+    validation: Tasks
     device: str
     folder: Path
     notes: Mapping[str, Any]
@@ -143,16 +148,13 @@ class _Run:
     def to_the_end(self, state: TrainingState, watch: Watcher) -> list[Epoch]:
         """Make the epochs that are left, and return all of them."""
         schedule = self.training.schedule
-        numbers = range(self.training.validation_tasks)
-        validation = Tasks(self.data, self.training.validation, split="val", numbers=numbers)
-
         while not is_finished(state.update, state.history, schedule):
             if state.history:
                 self.objective.start_epoch(state.learned())
             epoch = _one_epoch(state, self.objective, schedule, watch)
 
             learned = calibrated(self.learner, state.learned(), self.data, self.device)
-            epoch.accuracy = _accuracy(self.learner, learned, validation, self.device)
+            epoch.accuracy = _accuracy(self.learner, learned, self.validation, self.device)
             state.history.append(epoch)
 
             # A log that is written before the checkpoint has no gap after a crash.

@@ -37,7 +37,7 @@ _KEPT: dict[str, list[Maps]] = {}
 """The tables that were made last, by the hash of everything that they were made from."""
 _TASKS = 2**40
 """More tasks than any training run draws."""
-EMBEDDING = "embedding."
+_EMBEDDING = "embedding."
 """The names of the weights of an embedding begin with this."""
 
 
@@ -59,11 +59,11 @@ class InnerLoopOnly(Protocol):
     def mean_loss(
         self, params: Params, stats: Stats, episodes: Sequence[Episode], moment: Moment
     ) -> tuple[Scalar, Stats]:
-        """Return the mean loss of tasks of embedded images, and the running statistics after them."""
+        """Return the mean loss of tasks of embedded images, and the statistics after them."""
         ...
 
 
-class Position(NamedTuple):
+class _Position(NamedTuple):
     """How the images of a class are turned and mirrored."""
 
     quarter_turns: int
@@ -92,7 +92,7 @@ class TasksOnTable:
 
     def is_learned(self, name: str) -> bool:
         """Tell the weights of the inner loop from those of the embedding."""
-        return not name.startswith(EMBEDDING)
+        return not name.startswith(_EMBEDDING)
 
     def prepare(self) -> None:
         """Embed all training images in every position, unless these tables were the last made.
@@ -118,7 +118,7 @@ class TasksOnTable:
         digest = hashlib.sha256(f"{sources} {self._positions}".encode())
 
         for kind in ("params", "stats"):
-            for name, tensor in sorted(part(self._first[kind], EMBEDDING).items()):
+            for name, tensor in sorted(part(self._first[kind], _EMBEDDING).items()):
                 digest.update(name.encode() + tensor.detach().cpu().contiguous().numpy().tobytes())
         return digest.hexdigest()
 
@@ -166,7 +166,7 @@ class TasksOnTable:
         return maps
 
     @torch.no_grad()
-    def _table(self, position: Position) -> Maps:
+    def _table(self, position: _Position) -> Maps:
         """Embed all training images in one position.
 
         In bfloat16: that takes half the memory, and often a third of the time.
@@ -185,12 +185,12 @@ class TasksOnTable:
         return torch.cat(parts)
 
 
-def _positions(training: Training, data: Dataset) -> list[Position]:
+def _positions(training: Training, data: Dataset) -> list[_Position]:
     """Return the positions that the augmentation asks for, if they fit the images."""
     augmentation, recipe = training.augmentation, data.info.recipe
     quarters = quarters_of(recipe.height, recipe.width) if augmentation.quarter_turns else (0,)
     mirrors = (False, True) if augmentation.reflections else (False,)
-    return [Position(quarter, mirrored) for mirrored in mirrors for quarter in quarters]
+    return [_Position(quarter, mirrored) for mirrored in mirrors for quarter in quarters]
 
 
 def _on(device: torch.device, labels: np.ndarray) -> Int64[Tensor, " n"]:

@@ -109,10 +109,10 @@ def is_whole_and_finished(
 
 def is_finished(update: int, history: list[Epoch], schedule: Schedule) -> bool:
     """Tell whether all updates were made, or the validation accuracy no longer improves."""
-    return update >= schedule.total or is_out_of_patience(history, schedule)
+    return update >= schedule.total or _is_out_of_patience(history, schedule)
 
 
-def is_out_of_patience(history: list[Epoch], schedule: Schedule) -> bool:
+def _is_out_of_patience(history: list[Epoch], schedule: Schedule) -> bool:
     """Tell whether the last epochs, as many as the schedule has patience, were not better."""
     if schedule.patience is None or not history:
         return False

@@ -32,6 +32,7 @@ from cfsl.training.training_spec import (
 )
 
 
+
 class Memory(NamedTuple):
     """Which layer of the small net is to remember a task, and how an inner loop of that kind is learned."""
 

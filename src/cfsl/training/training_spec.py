@@ -13,7 +13,7 @@ from cfsl.spec import Count, FrozenSpec, TaskSpec
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Precision = Literal["float32", "bfloat16"]
-NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+_NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 FirstRates = Annotated[
@@ -38,12 +38,12 @@ class Augmentation(FrozenSpec):
     be mirrored, too: eight classes from one.
     """
 
-    degrees: NotNegative = 0.0
-    log_scale: NotNegative = 0.0
-    shear: NotNegative = 0.0
-    shift: NotNegative = 0.0
+    degrees: _NotNegative = 0.0
+    log_scale: _NotNegative = 0.0
+    shear: _NotNegative = 0.0
+    shift: _NotNegative = 0.0
     """In pixels."""
-    elastic: NotNegative = 0.0
+    elastic: _NotNegative = 0.0
     """Deviation of a smooth random field, as a fraction of half the image."""
     quarter_turns: bool = False
     reflections: bool = False
@@ -51,7 +51,7 @@ class Augmentation(FrozenSpec):
     """The largest part of the area that is cut away; the rest may be stretched by a third."""
     mirror: bool = False
     """Whether every other image is mirrored."""
-    colour: NotNegative = 0.0
+    colour: _NotNegative = 0.0
     """How much brightness, contrast and saturation change, as a fraction."""
     blends: Annotated[float, Field(ge=0, le=1)] = 0.0
     """The part of updates that see each image blended with another one, in a share that is drawn
@@ -79,7 +79,7 @@ class Schedule(FrozenSpec):
     decay: Literal["constant", "cosine"] = "constant"
     warmup: Annotated[int, Field(ge=0)] = 0
     """Updates over which the rate grows to its full value."""
-    weight_decay: NotNegative = 1e-4
+    weight_decay: _NotNegative = 1e-4
     average: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """The part of the moving average of the weights that stays at each update; 0: no average."""
     precision: Precision = "float32"
