@@ -18,10 +18,9 @@ from cfsl.errors import CfslError, CheckpointError, SpecError
 from cfsl.harness.evaluate import evaluate
 from cfsl.harness.state import flatten
 from cfsl.learners.base import Moment
-from cfsl.learners.champion import champion as champion_module
+from cfsl.learners.champion import closeness as closeness_module
 from cfsl.learners.champion.champion import Champion
 from cfsl.learners.champion.pixel_memory import (
-    _measures,
     copy_log_odds,
     copy_loss,
     init_matcher,
@@ -35,7 +34,7 @@ from cfsl.learners.champion.spread import class_evidence
 from cfsl.learners.episode_losses import grouped_by_class, left_out_loss, one_shot_loss
 from cfsl.learners.multiproto import MultiProto
 from cfsl.learners.protonet import ProtoNet
-from cfsl.learners.views import turned_orders, turned_views
+from cfsl.learners.views import oriented_views, orders_of_orientations
 from cfsl.metrics.accuracy import summarise, task_accuracies
 from cfsl.nets.small_resnet import SmallResNet
 from cfsl.presets.cells import Request, cells_of
@@ -249,7 +248,7 @@ def test_evidence_of_class_and_copy_are_weighed_as_written(glyphs, matcher, spec
 
     e is raised until the largest is -2; here, so that some images need it and others do not, until it is 1.5.
     """
-    monkeypatch.setattr(champion_module, "_ODDEST", 1.5)
+    monkeypatch.setattr(closeness_module, "LEAST_EVIDENCE", 1.5)
     tasks = cfsl.Tasks(glyphs, spec, numbers=range(1))
     task, groups = tasks[0], spec.nss // spec.interval
     learner = Champion(net=TINY, numbers="float32", axes=20)
@@ -373,6 +372,17 @@ def test_a_prototype_is_the_mean_of_all_its_images_whatever_set_they_came_in(gly
     torch.testing.assert_close(torch.from_numpy(trace.logits[0]), expected, atol=1e-4, rtol=1e-4)
 
 
+def telling_measure(number):
+    """Return weights of a matcher whose log-odds are one of the nine measures, of either sign."""
+    both_signs = torch.zeros(2, 9)
+    both_signs[0, number], both_signs[1, number] = 1, -1
+    layers = {1: both_signs, 2: torch.eye(2), 3: torch.tensor([[1.0, -1.0]])}
+    weights = {f"matcher.{layer}.weight": weight for layer, weight in layers.items()}
+    return weights | {
+        f"matcher.{layer}.bias": torch.zeros(len(weight)) for layer, weight in layers.items()
+    }
+
+
 def test_measures_of_a_copy_and_of_a_negative_by_hand():
     """Kept 1 1 0 0. The copy is light where it was: correlation 1; its negative -1; a flat image 0."""
     light = torch.tensor([[1.0, 1.0, 0.0, 0.0]])
@@ -383,8 +393,9 @@ def test_measures_of_a_copy_and_of_a_negative_by_hand():
         [0, 1, tiny, tiny, -1, np.log(2.001) / 4, 0.5, 0.25, 0.5],
         [0.5, 0.5, tiny, tiny, 0, np.log(1.001) / 4, 0.5, 0, 0.5],
     ]
+    found = [copy_log_odds(telling_measure(number), values, light) for number in range(9)]
     torch.testing.assert_close(
-        _measures(values, light)[:, 0], torch.tensor(expected).float(), atol=1e-3, rtol=1e-3
+        torch.cat(found, dim=1), torch.tensor(expected).float(), atol=1e-3, rtol=1e-3
     )
 
 
@@ -551,12 +562,12 @@ def test_weights_from_before_there_was_a_spread_are_refused_in_one_line(glyphs, 
 @pytest.mark.parametrize("shape", [(28, 28), (28, 20)], ids=["square", "oblong"])
 def test_views_of_a_turned_image_are_those_of_the_image_in_another_order(shape):
     image = torch.rand(1, 1, *shape, generator=generator())
-    views = [view.tolist() for view in turned_views(image)]
+    views = [view.tolist() for view in oriented_views(image)]
     found = [
-        [views.index(view.tolist()) for view in turned_views(turned)]
-        for turned in turned_views(image)
+        [views.index(view.tolist()) for view in oriented_views(turned)]
+        for turned in oriented_views(image)
     ]
-    assert sorted(found) == sorted(turned_orders(*shape))
+    assert sorted(found) == sorted(orders_of_orientations(*shape))
     assert len(found) == len({tuple(order) for order in found})
 
 

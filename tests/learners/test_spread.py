@@ -9,9 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.distributions import MultivariateNormal, Normal
 
-from cfsl.learners.champion import spread as spread_module
-from cfsl.learners.champion.spread import along, class_evidence, measured_spread, plain_spread
-from cfsl.learners.views import turned_orders
+from cfsl.learners.champion.spread import class_evidence, measured_spread, plain_spread
+from cfsl.learners.views import orders_of_orientations
 
 SHARES = st.lists(st.floats(0.01, 0.98), min_size=1, max_size=4)
 
@@ -90,7 +89,7 @@ def test_the_spread_of_classes_is_measured_and_on_its_axes_images_have_variance_
         torch.linalg.eigvals(torch.linalg.solve(within, between)).real.sort(descending=True).values
     )
     torch.testing.assert_close(spread.shares, (ratios / (1 + ratios)).float(), atol=0.02, rtol=0.05)
-    seen = along(spread, features)
+    seen = spread.coordinates(features)
     covariance = torch.cov(seen.T)
     torch.testing.assert_close(covariance, torch.eye(6), atol=0.03, rtol=0)
     assert seen.mean(dim=0).abs().max() < 0.05
@@ -105,7 +104,7 @@ def test_evidence_knows_classes_that_the_distance_does_not():
     images = centres[:, None] + 0.1 * torch.randn(500, 4, 1, generator=generator(1))
     features = torch.cat([images, 2 * torch.randn(500, 4, 5, generator=generator(2))], dim=2)
     spread = measured_spread(features.flatten(0, 1), torch.arange(500).repeat_interleave(4), 6)
-    seen = along(spread, features.flatten(0, 1)).view(500, 4, 6)
+    seen = spread.coordinates(features.flatten(0, 1)).view(500, 4, 6)
     asked, shown = seen[:40, 0], seen[:40, 1]
     by_evidence = class_evidence(
         asked, shown, torch.ones(40, dtype=torch.int64), spread.shares
@@ -117,14 +116,14 @@ def test_evidence_knows_classes_that_the_distance_does_not():
 
 def test_with_few_classes_the_spread_is_that_of_images_turned_in_every_way():
     """Views in another order are the same image turned: two classes of 8 views have 16 numbers and hardly a W."""
-    orders = turned_orders(28, 28)
+    orders = orders_of_orientations(28, 28)
     features = torch.nn.functional.normalize(torch.randn(8, 16, generator=generator()), dim=1)
     few = measured_spread(features, torch.arange(8) // 4, 16, orders)
     pairs = torch.cat([features, features.view(8, 8, 2)[:, orders[3]].reshape(8, 16)])
-    seen = along(few, pairs)
+    seen = few.coordinates(pairs)
     assert 2 / 18 < 0.2  # the share of what was measured itself
     turned_apart = (seen[:8].norm(dim=1) - seen[8:].norm(dim=1)).abs().mean()
-    alone = along(measured_spread(features, torch.arange(8) // 4, 16), pairs)
+    alone = measured_spread(features, torch.arange(8) // 4, 16).coordinates(pairs)
     assert turned_apart < (alone[:8].norm(dim=1) - alone[8:].norm(dim=1)).abs().mean()
 
 
@@ -143,8 +142,8 @@ def test_classes_may_have_images_in_any_number():
 def test_images_that_are_all_alike_leave_everything_finite(features):
     spread = measured_spread(features, torch.arange(3).repeat_interleave(4), 5)
     evidence = class_evidence(
-        along(spread, features),
-        along(spread, features[::4]),
+        spread.coordinates(features),
+        spread.coordinates(features[::4]),
         torch.tensor([4, 4, 4]),
         spread.shares,
     )
@@ -155,9 +154,8 @@ def test_as_long_as_nothing_is_measured_distances_decide():
     spread = plain_spread(4, 3)
     assert spread.axes.shape == (4, 3)
     features = torch.nn.functional.normalize(torch.randn(5, 4, generator=generator()), dim=1)
-    seen = along(spread, features)
+    seen = spread.coordinates(features)
     evidence = class_evidence(seen, seen, torch.ones(5, dtype=torch.int64), spread.shares)
     np.testing.assert_array_equal(
         evidence.argsort(dim=1)[:, -1], torch.cdist(seen, seen / 2).argsort(dim=1)[:, 0]
     )
-    assert spread_module._BELIEVED == 4
