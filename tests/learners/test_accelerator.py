@@ -16,7 +16,7 @@ import cfsl
 from cfsl.errors import LearnerError
 from cfsl.harness.workers import Workers
 from cfsl.learners.base import Moment, Support, TaskInfo
-from cfsl.learners.maml import accelerated as maml_fast
+from cfsl.learners.maml import accelerated as accelerated_module
 from cfsl.learners.maml.accelerated import accelerated, why_not
 from cfsl.learners.maml.maml_low import MamlLow
 from cfsl.learners.protonet import ProtoNet
@@ -26,7 +26,7 @@ from cfsl.spec import TaskSpec
 
 pytest.importorskip("numba")
 
-from cfsl.learners.maml import second_order as adjoint
+from cfsl.learners.maml import second_order
 from cfsl.nets.fused import convolution, norm_pool
 from cfsl.nets.fused.blocks import Block
 
@@ -317,7 +317,7 @@ def test_they_are_so_in_single_precision_up_to_rounding():
 
 def test_they_are_so_when_images_come_in_several_chunks(monkeypatch):
     monkeypatch.setattr(convolution, "_CHUNK", 1)
-    monkeypatch.setattr(adjoint, "_AT_A_TIME", 3)
+    monkeypatch.setattr(second_order, "_AT_A_TIME", 3)
     learner = MamlLow(net=convnet((4, 3), "conv-norm-act"), steps=2, rate=0.2)
     require_same(learner, TaskSpec.type_b(nss=2, n_way=2, k_shot=2), (3, 9, 8), targets=4)
 
@@ -423,7 +423,7 @@ def test_it_says_why_it_does_not_apply(monkeypatch):
     assert "conv-norm-act" in why_not(MamlLow(net=conv4(8, "conv-act-norm")))
     assert "cuda" in why_not(learner, "cuda:0")
     monkeypatch.setattr(
-        maml_fast,
+        accelerated_module,
         "find_spec",
         lambda name: None if name == "numba" else importlib.util.find_spec(name),
     )

@@ -34,7 +34,7 @@ from cfsl.learners.champion.spread import class_evidence
 from cfsl.learners.episode_losses import grouped_by_class, left_out_loss, one_shot_loss
 from cfsl.learners.multiproto import MultiProto
 from cfsl.learners.protonet import ProtoNet
-from cfsl.learners.views import oriented_views, orders_of_orientations
+from cfsl.learners.views import orders_of_orientations, oriented_views
 from cfsl.metrics.accuracy import summarise, task_accuracies
 from cfsl.nets.small_resnet import SmallResNet
 from cfsl.presets.cells import Request, cells_of

@@ -17,12 +17,12 @@ from cfsl.harness.run import StrictRun
 from cfsl.learners.base import FixedEmbedding, Moment, Support, TaskInfo, first_weights
 from cfsl.learners.maml.anil import Anil
 from cfsl.learners.maml.critic import critic_weights, predicted_loss
-from cfsl.learners.maml.inner_loop import descend, multi_step_shares
+from cfsl.learners.maml.inner_loop import gradient_step, multi_step_weights
 from cfsl.learners.maml.maml_high import MamlHigh
 from cfsl.learners.maml.maml_low import MamlLow
 from cfsl.learners.maml.proto_maml import ProtoMaml
 from cfsl.learners.maml.sca import Sca
-from cfsl.learners.maml.step_tables import norm_by, norm_by_batch, part
+from cfsl.learners.maml.step_tables import norm_by, norm_by_batch, strip_prefix
 from cfsl.learners.registry import find_learner
 from cfsl.nets import DenseNet, SqueezeConv, in_channels_last, parameter_count
 from cfsl.nets.convnet import convnet
@@ -258,10 +258,10 @@ def test_training_adapts_to_support_sets_as_evaluation_does(learner):
     in_evaluation = observed(learner, meta, batch, info_of(SAME_CLASSES))
     leaves = {name: tensor.clone().requires_grad_() for name, tensor in params.items()}
     for order in ("first", "second"):
-        state = learner.begun(leaves, stats, SAME_CLASSES.labels)
+        state = learner.initial_state(leaves, stats, SAME_CLASSES.labels)
         for support in supports_of(batch):
             given = Support(shown(learner, meta, support.images), support.labels)
-            state, _ = learner.observed(state, given, order)
+            state, _ = learner.adapt(state, given, order)
         assert state["step"] == in_evaluation["step"] == 2 * learner.steps
         for part_name in ("weights", "stats"):
             torch.testing.assert_close(
@@ -281,7 +281,7 @@ def test_two_steps_on_a_quadratic_are_those_of_the_hand():
     for order in ("second", "first", "none"):
         weights = {"w": start}
         for i in range(2):
-            weights = descend(
+            weights = gradient_step(
                 lambda w, i=i: a[i] * w["w"] ** 2 / 2, weights, {"w": rates[i]}, order
             )
         expected = (1 - 0.3 * 2) * (1 - 0.2 * 3) * 1.5
@@ -380,7 +380,7 @@ by_hand = pytest.mark.parametrize(("make", "forward"), BY_HAND.values(), ids=BY_
 
 
 def row(params, number):
-    return {name: table[number] for name, table in part(params, "scales.").items()}
+    return {name: table[number] for name, table in strip_prefix(params, "scales.").items()}
 
 
 def moved(weights, loss, rates, number):
@@ -391,7 +391,7 @@ def moved(weights, loss, rates, number):
 
 def adapted_by_hand(forward, params, sets, steps):
     """Return the weights after every step."""
-    rates = part(params, "rates.")
+    rates = strip_prefix(params, "rates.")
     trail = [{name: params[name].clone().requires_grad_() for name in rates}]
     for number in range(len(sets) * steps):
         support = sets[number // steps]
@@ -440,7 +440,7 @@ def test_targets_are_answered_in_the_row_after_the_last_step(make, forward):
         learner = make(norm=norm)
         meta, _, sets, targets = prepared(learner)
         trail = adapted_by_hand(forward, meta["params"], sets, learner.steps)
-        stats = part(meta["stats"], "targets.") if norm == "running" else None
+        stats = strip_prefix(meta["stats"], "targets.") if norm == "running" else None
         for count in (1, 2):
             logits = learner.predict(after(learner, meta, sets[:count]), targets)
             step = count * learner.steps
@@ -491,13 +491,16 @@ def critic_by_hand(critic, logits):
 def test_sca_takes_one_more_step_by_the_critic_with_its_own_rate_and_rows(joint):
     learner = sca(joint_targets=joint)
     meta, _, sets, targets = prepared(learner)
-    params, stats = meta["params"], part(meta["stats"], "targets.")
+    params, stats = meta["params"], strip_prefix(meta["stats"], "targets.")
     (*_, weights) = adapted_by_hand(squeeze_logits, params, sets, learner.steps)
     answers = []
     for some in [targets] if joint else targets.split(1):
         logits = squeeze_logits(weights, row(params, 4), some, stats)
         stepped = moved(
-            weights, critic_by_hand(part(params, "critic."), logits), part(params, "rates."), 4
+            weights,
+            critic_by_hand(strip_prefix(params, "critic."), logits),
+            strip_prefix(params, "rates."),
+            4,
         )
         answers.append(squeeze_logits(stepped, row(params, 5), some, stats).detach())
     torch.testing.assert_close(
@@ -517,11 +520,11 @@ def test_the_critics_say_grows_with_every_target_and_is_blind_to_their_order():
 # --- the outer loss
 
 
-def test_multi_step_shares_start_even_and_end_with_the_last():
-    assert multi_step_shares(4, 0, 100) == [0.25] * 4
-    assert multi_step_shares(5, 50, 100) == pytest.approx([0.1] * 4 + [0.6])
-    assert multi_step_shares(15, 99, 100) == pytest.approx([0.001] * 14 + [0.986])
-    assert multi_step_shares(3, 100, 100) == multi_step_shares(3, 0, 0) == [0, 0, 1]
+def test_multi_step_weights_start_even_and_end_with_the_last():
+    assert multi_step_weights(4, 0, 100) == [0.25] * 4
+    assert multi_step_weights(5, 50, 100) == pytest.approx([0.1] * 4 + [0.6])
+    assert multi_step_weights(15, 99, 100) == pytest.approx([0.001] * 14 + [0.986])
+    assert multi_step_weights(3, 100, 100) == multi_step_weights(3, 0, 0) == [0, 0, 1]
 
 
 def test_the_multi_step_loss_is_the_weighted_loss_after_every_step():
@@ -550,7 +553,10 @@ def test_the_outer_loss_of_sca_moves_from_before_the_critic_to_after():
     targets, params = episode.targets.detach(), meta["params"]
     logits = squeeze_logits(weights, row(params, 4), targets)
     stepped = moved(
-        weights, critic_by_hand(part(params, "critic."), logits), part(params, "rates."), 4
+        weights,
+        critic_by_hand(strip_prefix(params, "critic."), logits),
+        strip_prefix(params, "rates."),
+        4,
     )
     before = functional.cross_entropy(
         squeeze_logits(weights, row(params, 4), targets), episode.labels
@@ -637,7 +643,7 @@ def test_a_head_starts_at_the_prototypes_of_the_set(again):
     state = learner.begin(meta, info_of(spec))
     for number, support in enumerate(sets):
         head = state["weights"].get("head.weight")
-        placed = learner.arrived(state, support)["weights"]
+        placed = learner.start_set(state, support)["weights"]
         if number == 1 and again == "keep":
             assert torch.equal(placed["head.weight"], head)
         else:
@@ -656,7 +662,7 @@ def test_before_any_step_proto_maml_is_protonet():
     learner = proto(norm="batch")
     meta, _, sets, targets = prepared(learner, TaskSpec.few_shot(n_way=4, k_target=2))
     state = learner.begin(meta, info_of(TaskSpec.few_shot(n_way=4)))
-    placed = learner.arrived(state, sets[0])
+    placed = learner.start_set(state, sets[0])
     logits = learner.predict(placed, targets)
     norm = norm_by_batch(row(meta["params"], 0), {}, {})
     prototypes, features = (
@@ -811,10 +817,10 @@ def test_what_adapts_and_what_does_not_has_the_published_size(
 ):
     learner = find_learner(name)
     params = learner.init_for(shape, TaskSpec.type_b(nss=labels // 5), generator())["params"]
-    rates, scales = part(params, "rates."), part(params, "scales.")
+    rates, scales = strip_prefix(params, "rates."), strip_prefix(params, "scales.")
     assert parameter_count({n: params[n] for n in rates if n in params}) == adapted
-    assert parameter_count(part(params, "embedding.")) == embedding
-    assert parameter_count(part(params, "critic.")) == (1232 if name == "sca" else 0)
+    assert parameter_count(strip_prefix(params, "embedding.")) == embedding
+    assert parameter_count(strip_prefix(params, "critic.")) == (1232 if name == "sca" else 0)
     steps = labels + (name == "sca")
     assert all(tensor.shape == (steps,) and (tensor == 0.01).all() for tensor in rates.values())
     assert all(tensor.shape == (steps + 1, 48) for tensor in scales.values())

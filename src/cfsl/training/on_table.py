@@ -21,7 +21,7 @@ from cfsl.data.store import Dataset
 from cfsl.data.tasks import Tasks
 from cfsl.learners.base import Meta, Moment, Support
 from cfsl.learners.maml.episodes import Episode
-from cfsl.learners.maml.step_tables import part
+from cfsl.learners.maml.step_tables import strip_prefix
 from cfsl.learners.views import quarters_of
 from cfsl.nets import NetSpec, in_channels_last
 from cfsl.nets.layers import Params, Stats
@@ -113,7 +113,7 @@ class TasksOnTable:
         ]
         told = hashlib.sha256(f"{about} {self._positions()}".encode())
         for kind in ("params", "stats"):
-            for name, tensor in sorted(part(self._first[kind], EMBEDDING).items()):
+            for name, tensor in sorted(strip_prefix(self._first[kind], EMBEDDING).items()):
                 told.update(name.encode() + tensor.detach().cpu().contiguous().numpy().tobytes())
         return told.hexdigest()
 

@@ -25,8 +25,8 @@ from cfsl.errors import SpecError
 from cfsl.learners.base import Meta
 from cfsl.learners.champion.spread import Spread, measured_spread, plain_spread
 from cfsl.learners.views import (
-    oriented_views,
     orders_of_orientations,
+    oriented_views,
     quarters_of,
     resized_view,
     shifted_views,
