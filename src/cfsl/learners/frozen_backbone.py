@@ -64,8 +64,8 @@ class FrozenBackbone(FrozenSpec):
     side: Annotated[int, Field(ge=1, le=4096)] | None = None
     """The side that images are resized to; None leaves them as they are."""
     mean: Annotated[tuple[float, ...], AcceptsList] = ()
-    """The mean that is taken off each channel. Leave it empty if the recipe of the data set has done
-    so, as that of SlimageNet64 does."""
+    """It is taken off each channel. Leave it empty if the recipe of the data set has done so, as
+    that of SlimageNet64 does."""
     std: Annotated[tuple[float, ...], AcceptsList] = ()
     """Each channel is divided by it after that."""
     metric: Metric = "cosine"

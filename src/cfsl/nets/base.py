@@ -48,7 +48,7 @@ class NetSpec(FrozenSpec):
 
     @abstractmethod
     def feature_count(self, image_shape: ImageShape) -> int:
-        """Return how many features an image of this shape gets; refuse images that are too small."""
+        """Return the number of features of an image; refuse images that are too small."""
 
     @abstractmethod
     def forward(self, params: Mapping[str, Tensor], norm: Norm, images: Images) -> Features:
@@ -70,7 +70,7 @@ class NetSpec(FrozenSpec):
         *,
         norm: Literal["running", "batch"],
     ) -> Features:
-        """Embed images, normalised by running statistics or, transductively, by those of the batch."""
+        """Embed images, normalised by running statistics or by those of the batch."""
         self.feature_count(_shape(images))
         images = in_layout_of(params, images)
         if norm == "running":

@@ -24,7 +24,7 @@ SLOPE = 0.01
 
 
 class ConvNet(NetSpec):
-    """Blocks of 3x3 convolution, batch norm, leaky ReLU and pooling; the last maps are flattened."""
+    """Blocks of 3x3 convolution, batch norm, leaky ReLU and pooling; maps are flattened last."""
 
     kind: Literal["convnet"] = "convnet"
     widths: Widths
@@ -64,7 +64,7 @@ class ConvNet(NetSpec):
 
 
 def convnet(widths: tuple[int, ...], order: Order) -> ConvNet:
-    """Return a stack in one of the published orders, with the bias and first weights that go with it."""
+    """Return a stack in a published order, with the bias and first weights that go with it."""
     if order == "conv-norm-act":
         return ConvNet(widths=widths, order=order, bias=True, init_rule="xavier")
     return ConvNet(widths=widths, order=order, bias=False, init_rule="torch")

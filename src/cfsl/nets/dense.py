@@ -88,7 +88,7 @@ class DenseNet(NetSpec):
 
 
 class SqueezeConv(NetSpec):
-    """One 3x3 convolution between two squeeze-and-excites, averaged: it goes on top of a larger net."""
+    """One 3x3 convolution between two squeeze-and-excites, averaged: for maps of another net."""
 
     kind: Literal["squeeze_conv"] = "squeeze_conv"
     filters: Count = 48
@@ -193,6 +193,6 @@ def _activated(params: Mapping[str, Tensor], norm: Norm, name: str, maps: Tensor
 
 
 def _excited(params: Mapping[str, Tensor], name: str, maps: Tensor) -> Tensor:
-    """Scale every channel by a factor that a linear layer computes from the means of all channels."""
+    """Scale every channel by a factor, which a linear layer computes from all channels' means."""
     factors = functional.linear(maps.mean((2, 3)), params[f"{name}.weight"], params[f"{name}.bias"])
     return maps * torch.sigmoid(factors)[:, :, None, None]

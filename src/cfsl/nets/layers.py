@@ -24,7 +24,8 @@ Params = dict[str, Tensor]
 Stats = dict[str, Tensor]
 """Running means and variances of batch norm: data, never trained by a gradient."""
 Init = Literal["xavier", "torch", "he"]
-"""Xavier uniform with bias 0; the default of torch's layers; Kaiming normal by fan-out with bias 0."""
+"""Xavier uniform, the default of torch's layers, or Kaiming normal by fan-out. Biases are 0, but for
+the second."""
 Maps = Float[Tensor, "n _channels _height _width"]
 """Maps before or after a layer: only the number of images stays the same."""
 Norm = Callable[[str, Tensor], Tensor]

@@ -1,8 +1,8 @@
 """ResNet-12 as few-shot learning uses it.
 
-Widths 64-160-320-640, leaky ReLU of slope 0.1, global average pooling and Kaiming normal weights are
-the choice of Lee et al., "Meta-Learning with Differentiable Convex Optimization" (CVPR 2019), which
-most later papers follow; 64-128-256-512 is in use as well and is a `replace(widths=...)`.
+Widths 64-160-320-640, leaky ReLU of slope 0.1, global average pooling and Kaiming normal weights
+are the choice of Lee et al., "Meta-Learning with Differentiable Convex Optimization" (CVPR 2019),
+which most later papers follow; 64-128-256-512 is in use as well and is a `replace(widths=...)`.
 
 Where it departs from the paper: there is no DropBlock, since features are a pure function of
 (params, images).
@@ -24,7 +24,7 @@ _SLOPE = 0.1
 
 
 class ResNet12(NetSpec):
-    """A residual block of three 3x3 convolutions and a 1x1 shortcut for each width, a pooling after each."""
+    """For each width, three 3x3 convolutions with a 1x1 shortcut beside them, and pooling."""
 
     kind: Literal["resnet12"] = "resnet12"
     widths: Widths = (64, 160, 320, 640)

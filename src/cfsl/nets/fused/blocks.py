@@ -49,9 +49,9 @@ def blocks_of(image_shape: Sequence[int], widths: Sequence[int]) -> list[Block]:
 
 
 def kernel(function: Kernel) -> Kernel:
-    """Compile at the first call for a type of numbers, and keep the result on disk until the file changes.
+    """Compile at the first call for a type of numbers, and keep the result on disk.
 
-    Constants of other modules are frozen in it.
+    It is compiled anew when its file changes. Constants of other modules are frozen in it.
     """
     compiler = numba.njit(nogil=True, cache=True, error_model="numpy", fastmath={"contract", "nsz"})
     # Tests wrap annotated functions.

@@ -8,7 +8,8 @@ outputs, dx and dw those by x and w, and a dot for the derivative along a direct
 move:
 
     y_dot  = x * w_dot + x_dot * w
-    dx_dot = dy_dot * w + dy * w_dot  (turned)      dw_dot = x * dy_dot + x_dot * dy  (over all places)
+    dx_dot = dy_dot * w + dy * w_dot            with w rotated by half a turn
+    dw_dot = x * dy_dot + x_dot * dy            over all places
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ class Convolution(Protocol):
 
 
 def patches(images: Array) -> Array:
-    """Return the 3x3 patches of images as rows, in the order of windows: what `OfPatches` takes for x.
+    """Return the 3x3 patches of images as rows, in the order of windows: x of `OfPatches`.
 
     Places that stick out of the image hold zeros.
     """

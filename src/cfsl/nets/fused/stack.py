@@ -4,9 +4,9 @@
     g, dscales = stack.backward(...)                        gradients by w, and by gamma and beta
     H u, ... = stack.backward_dot(..., direction=u)         d/de of `backward` at w + e u, for e = 0
 
-Gradients are those of a loss L. The last line is forward-over-reverse: every line of `forward` and `backward`, differentiated along u.
-For that, L is the mean cross-entropy of the batch. A bias before batch norm cancels: it is no part
-of w, and its gradient is zero.
+Gradients are those of a loss L. `backward_dot` is forward-over-reverse: every line of `forward` and
+`backward`, differentiated along u. For that, L is the mean cross-entropy of the batch. A bias
+before batch norm cancels: it is no part of w, and its gradient is zero.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from cfsl.nets.fused.norm_pool import moments, pooled, pooled_back, pooled_back_
 from cfsl.nets.layers import EPS
 
 Weights = list[Tensor]
-"""Weights of the convolutions (9, inputs, outputs), of the head (features, labels), its bias (labels)."""
+"""Convolutions (9, inputs, outputs), the head (features, labels), and its bias (labels)."""
 Pair = tuple[Array, Array]
 Scales = list[Pair]
 """Gamma and beta of each block, or gradients by them, or means and variances."""
@@ -51,7 +51,10 @@ class BlockTape:
 
 @dataclass
 class BlockDot:
-    """The derivatives of what one block keeps of a forward pass; s = <x y_dot> as in `norm_pool.py`."""
+    """The derivatives of what one block keeps of a forward pass.
+
+    `shrink` is s = <x y_dot> of `norm_pool.py`.
+    """
 
     x: Array | None
     weight: Tensor

@@ -2,11 +2,12 @@
 
 Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks" (2016).
 
-    Y = A' [ (G g G') . (B' d B) ] A        for each tile of 2x2 outputs, from a patch d of 4x4 inputs and a filter g
+    Y = A' [ (G g G') . (B' d B) ] A
 
-The product . is elementwise over the 16 numbers of a transformed tile and a sum over channels: 16
-matrix products, each over all tiles. All of it is linear in d and in g, so the gradients are the
-transposed maps. In the names here:
+for each tile Y of 2x2 outputs, from a patch d of 4x4 inputs and a filter g. The product . is
+elementwise over the 16 numbers of a transformed tile and a sum over channels: 16 matrix products,
+each over all tiles. All of it is linear in d and in g, so the gradients are the transposed maps. In
+the names here:
 
     lift    d -> B' d B         (images, height, width, channels) -> (16, tiles, channels)
     drop    M -> A' M A         (16, tiles, channels) -> windows (4, tiles, channels) of `norm_pool`
