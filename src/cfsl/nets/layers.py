@@ -24,8 +24,9 @@ Params = dict[str, Tensor]
 Stats = dict[str, Tensor]
 """Running means and variances of batch norm: data, never trained by a gradient."""
 Init = Literal["xavier", "torch", "he"]
-"""Xavier uniform, the default of torch's layers, or Kaiming normal by fan-out. Biases are 0, but for
-the second."""
+"""Xavier uniform, the default of torch's layers, or Kaiming normal by fan-out.
+
+Biases start at 0, but for torch's default."""
 Maps = Float[Tensor, "n _channels _height _width"]
 """Maps before or after a layer: only the number of images stays the same."""
 Norm = Callable[[str, Tensor], Tensor]
