@@ -72,12 +72,12 @@ def meta_of(learner, shape=OMNIGLOT, seed: int = 1):
     return learner.init(shape, generator(seed))
 
 
-def begun(learner, spec: TaskSpec, shape=OMNIGLOT, seed: int = 3):
+def started(learner, spec: TaskSpec, shape=OMNIGLOT, seed: int = 3):
     return learner.begin(meta_of(learner, shape), info_of(spec, shape, seed))
 
 
 def after(learner, spec: TaskSpec, sets: int | None = None, seed: int = 3):
-    state = begun(learner, spec, seed=seed)
+    state = started(learner, spec, seed=seed)
     for support in supports_of(spec)[:sets]:
         state = learner.observe(state, support)
     return state
@@ -274,7 +274,7 @@ def hand_logits(params, images, *, by_batch: bool):
 def test_a_step_is_gradient_descent_on_the_cross_entropy(norm):
     learner = Tune(net=TINY, norm=norm, lr=0.3)
     spec = TaskSpec.few_shot(n_way=3, k_shot=2)
-    state, (support,) = begun(learner, spec, (1, 6, 6)), supports_of(spec, (1, 6, 6))
+    state, (support,) = started(learner, spec, (1, 6, 6)), supports_of(spec, (1, 6, 6))
 
     params = {name: weight.clone().requires_grad_() for name, weight in state["weights"].items()}
     assert set(params) == {"block1.conv.weight", "block1.conv.bias", "head.weight", "head.bias"}
@@ -296,7 +296,7 @@ def test_a_step_is_gradient_descent_on_the_cross_entropy(norm):
 @every_tune
 def test_observing_is_so_many_steps(learner):
     spec = TaskSpec.few_shot()
-    state, (support,) = begun(learner, spec), supports_of(spec)
+    state, (support,) = started(learner, spec), supports_of(spec)
     by_hand = state
     for _ in range(2):
         by_hand = learner.step(by_hand, support)
@@ -353,7 +353,7 @@ def test_a_backbone_that_is_not_there_is_named(broken):
 def test_weights_are_carried_over_to_the_next_set():
     learner, spec = Tune(net=NET), TASKS["the same classes all along"]
     first, second = supports_of(spec)[:2]
-    state = begun(learner, spec)
+    state = started(learner, spec)
     carried = learner.observe(learner.observe(state, first), second)
     assert not same(carried["weights"], learner.observe(state, second)["weights"])
 
@@ -361,7 +361,7 @@ def test_weights_are_carried_over_to_the_next_set():
 def test_for_one_support_set_targets_are_normalised_by_its_statistics():
     learner, spec = Tune(net=NET, norm="support"), TaskSpec.few_shot(k_shot=2)
     (support,) = supports_of(spec)
-    state = learner.observe(begun(learner, spec), support)
+    state = learner.observe(started(learner, spec), support)
     by_batch = Tune(net=NET, norm="batch").predict(state, support.images)
     # Running variances are unbiased (10 images of 3 x 3 values at the last layer), and those of a
     # batch are not.
@@ -369,13 +369,13 @@ def test_for_one_support_set_targets_are_normalised_by_its_statistics():
         learner.predict(state, support.images), by_batch, rtol=0.02, atol=0.02
     )
     assert not torch.allclose(
-        learner.predict(state, targets()), Tune(net=NET).predict(begun(learner, spec), targets())
+        learner.predict(state, targets()), Tune(net=NET).predict(started(learner, spec), targets())
     )
 
 
 def test_statistics_are_the_mean_over_the_support_sets_at_the_weights_after_each():
     learner, spec = Tune(net=TINY, norm="support"), TASKS["new classes"]
-    state, means = begun(learner, spec, (1, 6, 6)), []
+    state, means = started(learner, spec, (1, 6, 6)), []
     for support in supports_of(spec, (1, 6, 6)):
         state = learner.observe(state, support)
         weight, bias = (state["weights"][f"block1.conv.{part}"] for part in ("weight", "bias"))
@@ -439,7 +439,7 @@ def separable(seed: int, nss: int = 1):
 
 
 def accuracy(learner, spec: TaskSpec, sets: int = 1) -> float:
-    state = begun(learner, spec)
+    state = started(learner, spec)
     for support in separable(0, sets):
         state = learner.observe(state, support)
     (test,) = separable(1)
@@ -540,7 +540,7 @@ def test_the_fisher_information_is_the_mean_square_of_each_images_gradient(learn
     """For the head, which is a linear model of the features."""
     spec = TaskSpec.few_shot(n_way=3, k_shot=2)
     (support,) = supports_of(spec)
-    state = learner.observe(begun(learner, spec), support)
+    state = learner.observe(started(learner, spec), support)
 
     identity = {"head.weight": torch.eye(4), "head.bias": torch.zeros(4)}
     features = learner.logits(state, state["weights"] | identity, support.images)
@@ -618,7 +618,7 @@ def test_replay_changes_what_is_learned_from_the_second_set_on():
 def test_the_memory_is_a_queue_of_so_many_sets(sets):
     spec = TaskSpec.type_b(nss=5, n_way=2)
     learner = Replay(inner=Tune(net=TINY, steps=1), sets=sets, keep="float32")
-    state = begun(learner, spec)
+    state = started(learner, spec)
 
     for number, support in enumerate(supports_of(spec), start=1):
         state = learner.observe(state, support)

@@ -54,7 +54,7 @@ from cfsl.learners.tune import (
     Tune,
     init_tune,
     pretrain_tune,
-    reading,
+    read_by_kind,
     trainable,
     tuned,
 )
@@ -66,7 +66,7 @@ class Ewc(FrozenSpec):
     """Wraps a tunable learner, and pulls its weights towards those of earlier support sets."""
 
     kind: Literal["ewc"] = "ewc"
-    inner: Annotated[InstanceOf[Tunable], reading(Tune)] = Tune()
+    inner: Annotated[InstanceOf[Tunable], read_by_kind(Tune)] = Tune()
     strength: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1e3
     anchors: Literal["last", "each"] = "last"
     online: bool = False

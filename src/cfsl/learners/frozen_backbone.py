@@ -187,7 +187,7 @@ def small_backbone(channels: int = 3, width: int = 16) -> nn.Module:
     )
 
 
-class Pooled(nn.Module):
+class _Pooled(nn.Module):
     """A model of `transformers`, from images to one vector each."""
 
     def __init__(self, model: nn.Module) -> None:
@@ -217,7 +217,7 @@ def transformers_backbone(model_type: str, **config: Any) -> nn.Module:
     """Build a model of `transformers` from its configuration, with random weights."""
     transformers = _transformers()
     settings = transformers.AutoConfig.for_model(model_type, **config)
-    return Pooled(transformers.AutoModel.from_config(settings, attn_implementation="eager"))
+    return _Pooled(transformers.AutoModel.from_config(settings, attn_implementation="eager"))
 
 
 def from_transformers(folder: str | Path, **fields: Any) -> tuple[FrozenBackbone, Meta]:
@@ -232,7 +232,7 @@ def from_transformers(folder: str | Path, **fields: Any) -> tuple[FrozenBackbone
         arguments={name: value for name, value in config.items() if name not in _ABOUT_FILES},
         **fields,
     )
-    return learner, backbone_weights(Pooled(model))
+    return learner, backbone_weights(_Pooled(model))
 
 
 def _transformers() -> Any:

@@ -35,7 +35,7 @@ from torch import Tensor
 
 from cfsl.learners.base import Meta, State, Support, TaskInfo
 from cfsl.learners.ewc import Ewc
-from cfsl.learners.tune import Penalty, Tunable, Tune, pretrain_tune, reading, tuned
+from cfsl.learners.tune import Penalty, Tunable, Tune, pretrain_tune, read_by_kind, tuned
 from cfsl.nets import ImageShape, Params
 from cfsl.spec import FrozenSpec
 
@@ -51,7 +51,7 @@ class Replay(FrozenSpec):
     """Wraps a tunable learner, and mixes stored images into its batches."""
 
     kind: Literal["replay"] = "replay"
-    inner: Annotated[InstanceOf[Tunable], reading(Tune, Ewc)] = Tune()
+    inner: Annotated[InstanceOf[Tunable], read_by_kind(Tune, Ewc)] = Tune()
     sets: _Several = 2
     samples: _Several = 10
     store_first: bool = False

@@ -108,7 +108,7 @@ def tuned(learner: Tunable, state: State, support: Support) -> State:
     return learner.consolidate(state, support)
 
 
-def reading(*learners: type[FrozenSpec]) -> BeforeValidator:
+def read_by_kind(*learners: type[FrozenSpec]) -> BeforeValidator:
     """Let a field be read from JSON that is one of these learners, told apart by `kind`."""
     by_kind = {str(learner.model_fields["kind"].default): learner for learner in learners}
 

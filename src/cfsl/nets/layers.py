@@ -124,7 +124,7 @@ def pool(maps: Maps) -> Maps:
     return functional.max_pool2d(maps, 2)
 
 
-class RunningNorm:
+class _RunningNorm:
     """Normalises with running statistics: each image by itself, whatever else is in the batch."""
 
     def __init__(self, params: Mapping[str, Tensor], stats: Mapping[str, Tensor]) -> None:
@@ -144,7 +144,7 @@ class RunningNorm:
 
 def running_norm(params: Mapping[str, Tensor], stats: Mapping[str, Tensor]) -> Norm:
     """Return a norm with running statistics."""
-    return RunningNorm(params, stats)
+    return _RunningNorm(params, stats)
 
 
 def normed_and_pooled(norm: Norm, name: str, maps: Maps) -> Maps:
@@ -152,7 +152,7 @@ def normed_and_pooled(norm: Norm, name: str, maps: Maps) -> Maps:
 
     Where pooling first gives the same to the bit, it comes first: a quarter is then normalised.
     """
-    if not torch.is_grad_enabled() and isinstance(norm, RunningNorm) and norm.rises(name):
+    if not torch.is_grad_enabled() and isinstance(norm, _RunningNorm) and norm.rises(name):
         return norm(name, pool(maps))
     return pool(norm(name, maps))
 

@@ -231,7 +231,7 @@ def measured_statistics(tape: Tape) -> Array:
 # --- backward: the outer gradient
 
 
-class OuterGradient:
+class _OuterGradient:
     """The outer loss of a task and its gradients, which add up on the way back to the first step.
 
     The gradient by the weights is v: it starts at the last weights, and ends at the first.
@@ -353,7 +353,7 @@ def _backward(
     `measured` has the forward pass that measured each support set, if targets are normalised by
     these statistics; `weights` are those after the last step.
     """
-    learner, outer, stats_of_targets = stacked.learner, OuterGradient(stacked), Stats()
+    learner, outer, stats_of_targets = stacked.learner, _OuterGradient(stacked), Stats()
     second_order = learner.order_at(moment) == "second"
     targets = stacked.batches(episode.targets, episode.labels, split=bool(measured))
 

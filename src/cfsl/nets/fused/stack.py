@@ -27,8 +27,8 @@ from cfsl.nets.layers import EPS
 
 Weights = list[Tensor]
 """Convolutions (9, inputs, outputs), the head (features, labels), and its bias (labels)."""
-Pair = tuple[Array, Array]
-Scales = list[Pair]
+_Pair = tuple[Array, Array]
+Scales = list[_Pair]
 """Gamma and beta of each block, or gradients by them, or means and variances."""
 
 
@@ -46,11 +46,11 @@ class BlockTape:
     code: Array
     a: Array
     da: Array = field(default_factory=lambda: np.empty(0))
-    dscales: Pair = field(default_factory=lambda: (np.empty(0), np.empty(0)))
+    dscales: _Pair = field(default_factory=lambda: (np.empty(0), np.empty(0)))
 
 
 @dataclass
-class BlockDot:
+class _BlockDot:
     """The derivatives of what one block keeps of a forward pass.
 
     `shrink` is s = <x y_dot> of `norm_pool.py`.
@@ -212,9 +212,9 @@ class Stack:
 
         return products, dscales_dot[::-1]
 
-    def _forward_dot(self, scales: Scales, tape: Tape, direction: Weights) -> list[BlockDot]:
+    def _forward_dot(self, scales: Scales, tape: Tape, direction: Weights) -> list[_BlockDot]:
         """Return the derivatives of a forward pass, the weights moving in a direction."""
-        dots: list[BlockDot] = []
+        dots: list[_BlockDot] = []
         for number, (block, kept) in enumerate(zip(self.blocks, tape.blocks, strict=True)):
             convolution, x_dot = self._convolutions[number], dots[-1].a if dots else None
             weight_dot = convolution.prepared(direction[number])
@@ -227,14 +227,14 @@ class Stack:
                 kept.y, y_dot, kept.mean, kept.inverse, scales[number][0], kept.top, kept.code,
                 block.height, block.width, a_dot, top_dot, mean_dot, shrink,
             )  # fmt: skip
-            dots.append(BlockDot(x_dot, weight_dot, y_dot, mean_dot, shrink, top_dot, a_dot))
+            dots.append(_BlockDot(x_dot, weight_dot, y_dot, mean_dot, shrink, top_dot, a_dot))
 
         return dots
 
     def _empty(self, *shape: int) -> Array:
         return np.empty(shape, self._dtype)
 
-    def _pair(self, block: Block) -> Pair:
+    def _pair(self, block: Block) -> _Pair:
         return self._empty(block.outputs), self._empty(block.outputs)
 
     def _work_array(self, name: str, like: Array) -> Array:
