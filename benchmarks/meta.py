@@ -41,7 +41,7 @@ from cfsl.learners.maml.accelerated import accelerated, why_not
 from cfsl.learners.maml.episodes import Episode
 from cfsl.learners.maml.maml_high import MamlHigh
 from cfsl.learners.maml.maml_low import MamlLow
-from cfsl.learners.maml.step_tables import part
+from cfsl.learners.maml.step_tables import strip_prefix
 from cfsl.nets import in_channels_last
 from cfsl.spec import TaskSpec
 
@@ -193,17 +193,19 @@ def high_end_steps(nss: int) -> Contenders:
     )
 
     def embedded(images: Tensor) -> Tensor:
-        embedding = part(params, "embedding.")
-        return learner.embedding.training_features(embedding, part(stats, "embedding."), images)[0]
+        embedding = strip_prefix(params, "embedding.")
+        return learner.embedding.training_features(
+            embedding, strip_prefix(stats, "embedding."), images
+        )[0]
 
     def plain() -> list[Tensor]:
-        state = learner.begun(params, stats, spec.labels)
+        state = learner.initial_state(params, stats, spec.labels)
         for support in episode.supports:
             for _ in range(learner.steps):
-                state = learner.step(
+                state = learner.inner_step(
                     state, Support(embedded(support.images), support.labels), "second"
                 )
-        logits = learner.logits(state, embedded(episode.targets), {}, training=True)
+        logits, _ = learner.target_logits(state, embedded(episode.targets), training=True)
         loss = functional.cross_entropy(logits, episode.labels)
         return list(torch.autograd.grad(loss, list(params.values()), allow_unused=True))
 

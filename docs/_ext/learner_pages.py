@@ -18,6 +18,8 @@ FOLDER = "learners"
 SHARED = {
     "inner_loop.py": "cfsl.learners.maml.inner_loop",
     "maml_high.py": "cfsl.learners.maml.maml_high",
+    "embedding.py": "cfsl.learners.champion.embedding",
+    "closeness.py": "cfsl.learners.champion.closeness",
 }
 """Files that a learner's own text points to; their texts come after it."""
 TRAINING = {

@@ -20,7 +20,7 @@ from cfsl.learners.maml.maml_high import MamlHigh
 from cfsl.learners.maml.maml_low import MamlLow
 from cfsl.learners.maml.metric_start import MetricStart, loss_of_sums
 from cfsl.learners.maml.sca import Sca
-from cfsl.learners.maml.step_tables import Steps, part, taken_over, with_rates
+from cfsl.learners.maml.step_tables import Steps, strip_prefix, taken_over, with_rates
 from cfsl.learners.protonet import ProtoNet
 from cfsl.nets import DenseNet, HighEndNet, SqueezeConv
 from cfsl.nets.convnet import conv4
@@ -177,8 +177,8 @@ def test_a_convolution_from_another_training_has_the_length_it_was_drawn_with_an
 
     images = torch.randn(4, *SHAPE)
     maps = HIGH.embed(begun, images)
-    scales = {name: table[0] for name, table in part(begun["params"], "scales.").items()}
-    norm = running_norm(scales, part(begun["stats"], "targets."))
+    scales = {name: table[0] for name, table in strip_prefix(begun["params"], "scales.").items()}
+    norm = running_norm(scales, strip_prefix(begun["stats"], "targets."))
     features = HIGH.net.forward(begun["params"], norm, maps.view(4, *HIGH.embedding.map_shape()))
     assert torch.allclose(features, whole.embed(long, images), rtol=1e-3, atol=1e-3)
 
@@ -191,7 +191,7 @@ WHOLE = HighEndNet(embedding=HIGH.embedding, net=HIGH.net)
 def test_the_whole_network_is_the_embedding_and_the_small_net_on_its_maps():
     params, stats = WHOLE.init(SHAPE, torch.Generator().manual_seed(0))
     images = torch.randn(3, *SHAPE)
-    deep_params, deep_stats = part(params, "embedding."), part(stats, "embedding.")
+    deep_params, deep_stats = strip_prefix(params, "embedding."), strip_prefix(stats, "embedding.")
     maps = HIGH.embedding.features(deep_params, deep_stats, images, norm="running")
     maps = maps.view(3, *HIGH.embedding.map_shape())
     features = HIGH.net.features(params, stats, maps, norm="running")

@@ -22,7 +22,7 @@ from cfsl.data.store import Dataset
 from cfsl.data.tasks import Tasks
 from cfsl.learners.base import Meta, Moment, Support
 from cfsl.learners.maml.episodes import Episode
-from cfsl.learners.maml.step_tables import part
+from cfsl.learners.maml.step_tables import strip_prefix
 from cfsl.learners.views import quarters_of
 from cfsl.nets import NetSpec, in_channels_last
 from cfsl.nets.layers import Params, Stats
@@ -118,7 +118,7 @@ class TasksOnTable:
         digest = hashlib.sha256(f"{sources} {self._positions}".encode())
 
         for kind in ("params", "stats"):
-            for name, tensor in sorted(part(self._first[kind], _EMBEDDING).items()):
+            for name, tensor in sorted(strip_prefix(self._first[kind], _EMBEDDING).items()):
                 digest.update(name.encode() + tensor.detach().cpu().contiguous().numpy().tobytes())
         return digest.hexdigest()
 
