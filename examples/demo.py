@@ -22,6 +22,7 @@ from rich.table import Table
 
 import cfsl
 from cfsl.cards.card import write_card
+from cfsl.cards.schema import Card, CardSummary
 from cfsl.cli.reporting import write_report
 from cfsl.data.catalog import glyphs_counts
 from cfsl.data.store import current_folder
@@ -153,7 +154,7 @@ def _trained(kind: str, data: cfsl.Dataset, size: Size, bar: Bar) -> tuple[Any, 
 
 def _evaluated(
     data: cfsl.Dataset, weights: dict[str, Any], size: Size, bar: Bar
-) -> list[dict[str, Any]]:
+) -> list[Card]:
     """Evaluate every learner in every column."""
     cards = []
     with Workers(os.cpu_count() or 1) as workers:
@@ -169,7 +170,7 @@ def _evaluated(
                     name, learner, tasks, meta, checkpoint=notes, workers=workers, progress=advance
                 )
                 path = FOLDER / "cards" / f"{name}-{column}.json"
-                card = result.card | {"column": column}
+                card = result.card.replace(column=column)
                 cards.append(write_card(path, card, {"": result.answers}))
     return cards
 
@@ -188,9 +189,9 @@ def _first_weights(learner: Any, tasks: cfsl.Tasks) -> Any:
     return first_weights(learner, shape, tasks.spec, torch.Generator().manual_seed(0))
 
 
-def _tables(cards: list[dict[str, Any]], learners: tuple[str, ...]) -> Iterator[Table]:
+def _tables(cards: list[Card], learners: tuple[str, ...]) -> Iterator[Table]:
     """Yield tables with a row for every learner: accuracy by task type, and costs on type B."""
-    found = {(card["learner"]["name"], card["column"]): card for card in cards}
+    found = {(card.learner.name, card.column): card for card in cards}
     accuracy = _empty("accuracy in %, ±95 % over tasks, test split", tuple(COLUMNS))
     costs = _empty(
         "costs of a task of type B", ("ATM", "MMACs to learn", "to answer", "peak memory")
@@ -198,13 +199,14 @@ def _tables(cards: list[dict[str, Any]], learners: tuple[str, ...]) -> Iterator[
 
     for name in learners:
         of_b = found[name, "B"]
-        marked = f"{name} *" if of_b["breaks_law"] else name
-        percents = [_percent(found[name, column]["metrics"]["accuracy"]) for column in COLUMNS]
+        marked = f"{name} *" if of_b.breaks_law else name
+        percents = [_percent(found[name, column].metrics.accuracy) for column in COLUMNS]
         accuracy.add_row(marked, *percents)
 
-        atm = f"{of_b['metrics']['atm']['total']:.3f}"
-        macs = [f"{of_b['macs'][part] / 1e6:,.0f}" for part in ("adaptation", "prediction")]
-        costs.add_row(marked, atm, *macs, f"{of_b['peak_memory'] / 1e6:.1f} MB")
+        atm = f"{of_b.metrics.atm.total:.3f}"
+        macs = [of_b.macs.adaptation, of_b.macs.prediction]
+        millions = [f"{each / 1e6:,.0f}" for each in macs]
+        costs.add_row(marked, atm, *millions, f"{(of_b.peak_memory or 0) / 1e6:.1f} MB")
 
     costs.caption = "* breaks the data-flow law on purpose: an upper bound"
     yield accuracy
@@ -219,8 +221,8 @@ def _empty(title: str, headings: tuple[str, ...]) -> Table:
     return table
 
 
-def _percent(accuracy: dict[str, Any]) -> str:
-    return f"{100 * accuracy['mean']:.1f}±{100 * accuracy['ci95']:.1f}"
+def _percent(accuracy: CardSummary) -> str:
+    return f"{100 * accuracy.mean:.1f}±{100 * (accuracy.ci95 or 0):.1f}"
 
 
 if __name__ == "__main__":

@@ -49,7 +49,7 @@ def main(model=None, tasks=50):
 
     # 'cfsl verify frozen.json' computes the numbers again.
     write_card(Path("frozen.json"), card, {"": answers})
-    accuracy, atm = card["metrics"]["accuracy"]["mean"], card["metrics"]["atm"]["total"]
+    accuracy, atm = card.metrics.accuracy.mean, card.metrics.atm.total
     print(f"accuracy {100 * accuracy:.1f} %, ATM {atm:.3f}; wrote frozen.json")
 
 

@@ -203,10 +203,10 @@ def test_every_learner_has_a_page_with_its_text_fields_equation_and_cards(genera
     for path, card in (
         collected([ROOT / "results"]).cards.items() if (ROOT / "results").is_dir() else ()
     ):
-        if (name := card["learner"]["name"]) in LEARNERS:
+        if (name := card.learner.name) in LEARNERS:
             assert str(path.relative_to(ROOT)) in generated[f"learners/{name}.md"]
             assert (
-                f"{100 * card['metrics']['accuracy']['mean']:.2f}"
+                f"{100 * card.metrics.accuracy.mean:.2f}"
                 in generated[f"learners/{name}.md"]
             )
 
@@ -299,9 +299,9 @@ def test_the_table_of_the_readme_is_what_the_cards_say():
                 f"omniglot-{kind}-nss{nss}-{learner}-quick-s*.json"
             )
             cards = [
-                card for card in map(read_card, files) if card["tasks"]["spec"]["n_way"] == 5
+                card for card in map(read_card, files) if card.tasks.spec["n_way"] == 5
             ]  # no wide tasks
-            means = [card["metrics"]["accuracy"]["mean"] for card in cards]
+            means = [card.metrics.accuracy.mean for card in cards]
             assert number == (f"{100 * sum(means) / len(means):.2f}" if means else "-")
 
 
@@ -380,8 +380,8 @@ def test_the_errata_have_the_numbers_of_papers_and_cards():
         ):
             cell, card = published_cell("table1", data, learner, column), cards[ROOT / path]
             assert f"{100 * cell.accuracy:.2f}" == printed and cell.status == status
-            assert card["learner"]["name"] == learner and card["tasks"]["count"] == 600
-            assert f"{100 * card['metrics']['accuracy']['mean']:.2f}" == ours
+            assert card.learner.name == learner and card.tasks.count == 600
+            assert f"{100 * card.metrics.accuracy.mean:.2f}" == ours
 
 
 def test_the_errata_count_the_published_cells_rightly():

@@ -109,7 +109,7 @@ class Results:
         found: dict[Place, list[Path]] = {}
         for path, card in self.cards.items():
             row = row_of(path, card)
-            for column in {column for _, column in places_of(card["tasks"])}:
+            for column in {column for _, column in places_of(card.tasks)}:
                 place = Place(path.parent.name, str(row["learner"]), column, int(row["seed"] or 0))
                 found.setdefault(place, []).append(path)
         return found

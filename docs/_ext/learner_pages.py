@@ -181,7 +181,7 @@ def numbers(name: str, cards: Cards, root: Path) -> str:
     from cfsl.cards.card_rows import row_of
 
     own = {
-        path: row_of(path, card) for path, card in cards.items() if card["learner"]["name"] == name
+        path: row_of(path, card) for path, card in cards.items() if card.learner.name == name
     }
     if not own:
         return "There is no card of it in `results/` yet.\n"

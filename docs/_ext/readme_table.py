@@ -28,9 +28,10 @@ NOTHING = "-"
 
 def readme_table(root: Path) -> str:
     """Return accuracies on Omniglot in profile quick, best first, published ones below."""
-    from cfsl.presets.board import Found, boards
+    from cfsl.cards.collect import CardFile
+    from cfsl.presets.board import boards
 
-    found = [Found(str(path), card) for path, card in cards_below(root / "results").items()]
+    found = [CardFile(str(path), card) for path, card in cards_below(root / "results").items()]
     board = next(
         board
         for board in boards(found)

@@ -118,7 +118,7 @@ def test_every_status_has_its_reason():
 
 def test_verdicts_do_not_overlap_and_none_is_idle():
     content = json.loads(
-        (resources.files("cfsl.results") / "published.json").read_text(encoding="utf-8")
+        (resources.files("cfsl.cards") / "published.json").read_text(encoding="utf-8")
     )
     judged = [
         where

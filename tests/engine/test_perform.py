@@ -56,7 +56,7 @@ def done(runs: RunSpec | list[RunSpec], folder: Path) -> Shelf:
 
 def stored(run: RunSpec, shelf: Shelf, tasks: Tasks):
     path = shelf.card(run)
-    return read_answers(path.with_name(read_card(path)["answers"]["file"]), Manifest.of(tasks))
+    return read_answers(path.with_name(read_card(path).answers.file), Manifest.of(tasks))
 
 
 def assert_same(found, expected) -> None:
@@ -98,7 +98,7 @@ def test_the_card_of_an_ensemble_names_its_epochs_best_first_and_counts_the_oper
     trained,
 ):
     run, shelf = trained
-    card = read_card(shelf.card(run))
+    card = read_card(shelf.card(run)).content()
     history = read_notes(shelf.training(run.train) / LAST)["history"]
     ranked = sorted(history, key=lambda epoch: -epoch["accuracy"])
     assert (
@@ -316,7 +316,7 @@ def test_a_larger_network_is_expected_to_take_longer(glyphs):
 
 def test_what_was_run_in_a_folder_corrects_the_expected_times(trained, tmp_path):
     run, shelf = trained
-    seconds = read_card(shelf.card(run))["circumstances"]["seconds"]
+    seconds = read_card(shelf.card(run)).circumstances.seconds
     pieces = [step for step in steps_of([run]) if step.kind == "piece"]
     assert sum(Times.of(shelf).seconds(piece) for piece in pieces) == pytest.approx(seconds)
     assert (

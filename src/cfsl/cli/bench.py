@@ -144,12 +144,11 @@ def _result(shelf: Shelf, step: Step) -> str:
     """Say what came out of a step."""
     from cfsl.cards.card import read_card
     from cfsl.cards.card_rows import percent
-    from cfsl.report.tables import headline
 
     if step.kind != "card":
         return f"{step.label}: done"
-    accuracy = headline(read_card(shelf.card(step.spec)))["accuracy"]
-    return f"{step.label.removesuffix(', costs')}: {percent(accuracy['mean'], accuracy['ci95'])} %"
+    accuracy = read_card(shelf.card(step.spec)).headline.accuracy
+    return f"{step.label.removesuffix(', costs')}: {percent(accuracy.mean, accuracy.ci95)} %"
 
 
 def _stop(number: int, frame: object) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 from cfsl.cards.card import read_card
 from cfsl.cards.published import published_cell
+from cfsl.cards.schema import Card
 from cfsl.engine.bench_folder import Shelf
 from cfsl.errors import CardError
 from cfsl.presets.cells import Cell
@@ -84,7 +85,7 @@ def _table(cells: list[Cell], shelf: Shelf) -> SuiteTable:
     return SuiteTable(suite, data, profile, columns, entries)
 
 
-def _card(cell: Cell, shelf: Shelf) -> dict[str, Any] | None:
+def _card(cell: Cell, shelf: Shelf) -> Card | None:
     if cell.run is None or not shelf.card(cell.run).exists():
         return None
     try:

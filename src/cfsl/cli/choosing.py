@@ -232,8 +232,8 @@ def _card(
 
 
 def _write(out: Path, card: dict[str, Any], *, quiet: bool) -> None:
-    from cfsl.cards.card import write_card
+    from cfsl.cards.card import write_content
 
-    write_card(out, card)
+    write_content(out, card)
     if not quiet:
         say(f"wrote {out}")

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from cfsl.cards.collect import CardFile
 from cfsl.errors import SpecError, lookup
-from cfsl.presets.board import Board, Found
+from cfsl.presets.board import Board
 from cfsl.presets.suites import SUITES
 from cfsl.report.clouds import Matrices, matrices_of, paretos_of
 from cfsl.report.contests import Differences, Ranking, differences_of, only, rankings_of
@@ -38,7 +39,7 @@ class Wanted:
 def drawn(
     name: str,
     boards: Sequence[Board],
-    cards: Sequence[Found],
+    cards: Sequence[CardFile],
     wanted: Wanted,
     manifests: Path | None,
 ) -> Figure:
@@ -107,7 +108,7 @@ def _one(name: str, found: Sequence[_Shown], where: Callable[[_Shown], str]) -> 
     return found[0]
 
 
-def _on(boards: Sequence[Board], cards: Sequence[Found]) -> list[Found]:
+def _on(boards: Sequence[Board], cards: Sequence[CardFile]) -> list[CardFile]:
     """Return the cards that are on these boards; all of them if there are no boards."""
     paths = {
         one.path
@@ -195,7 +196,7 @@ def _matrices(
 
 
 def _evidence(
-    cells: Iterable[Sequence[Found]], manifests: Path | None, *, verify: bool = False
+    cells: Iterable[Sequence[CardFile]], manifests: Path | None, *, verify: bool = False
 ) -> dict[str, Evidence]:
     """Return what the answers of these cards say, and whether they are refused."""
     from cfsl.cli.gathering import Gatherer

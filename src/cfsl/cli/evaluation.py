@@ -17,6 +17,7 @@ from cfsl.errors import CfslError, SpecError, lookup
 from cfsl.learners.overrides import changed
 
 if TYPE_CHECKING:
+    from cfsl.cards.schema import Card, CardMacs, CardMetrics
     from cfsl.data.tasks import Tasks
     from cfsl.harness.evaluate import Conditions
     from cfsl.harness.trace import Trace
@@ -138,13 +139,13 @@ def evaluate(
             )
         answers = {"": answered}
         if members is not None:
-            answers["ensemble"] = _add_ensemble(
+            card, answers["ensemble"] = _add_ensemble(
                 card, built, chosen, trace, members, conditions, shared
             )
     if out is not None:
         card = write_card(out, card, answers)
     if json:
-        print_json(card)
+        print_json(card.content())
         return
     for difference in _other_settings(notes, built):
         say(f"note: {difference}")
@@ -181,15 +182,15 @@ def _members(checkpoint: Path | None, count: int | None, average: str | None) ->
 
 
 def _add_ensemble(
-    card: dict[str, Any],
+    card: Card,
     learner: Any,
     tasks: Tasks,
     best: Trace,
     members: _Members,
     conditions: Conditions,
     workers: int | Workers,
-) -> Answers:
-    """Evaluate the members after the best one; put on the card what all of them say together, and return it."""
+) -> tuple[Card, Answers]:
+    """Evaluate the members after the best one; return the card with the ensemble, and its answers."""
     from cfsl.cards.card import measurements
     from cfsl.harness.evaluate import evaluate_under
     from cfsl.metrics.answers import answers_of, rounded
@@ -205,55 +206,55 @@ def _add_ensemble(
             for rank in ranks
         ]
     answers = rounded(answers_of(ensemble([best, *others], members.average)))
-    card["ensemble"] = {
+    together = {
         "members": len(members.epochs),
         "average": members.average,
         "epochs": members.epochs,
         "metrics": measurements(answers),
         "macs": {
-            part: len(members.epochs) * card["macs"][part] for part in ("adaptation", "prediction")
+            part: len(members.epochs) * getattr(card.macs, part) for part in ("adaptation", "prediction")
         },
     }
-    card["circumstances"]["ensemble_seconds"] = time.perf_counter() - start
-    return answers
+    seconds = {"ensemble_seconds": time.perf_counter() - start}
+    circumstances = card.circumstances.content() | seconds
+    return card.replace(ensemble=together, circumstances=circumstances), answers
 
 
-def _say_result(learner: str, tasks: Tasks, card: dict[str, Any]) -> None:
+def _say_result(learner: str, tasks: Tasks, card: Card) -> None:
     from cfsl.report.draw_task import describe_spec
 
-    marks = [name for name in ("transductive", "breaks_law") if card[name]]
-    marked = f"{learner} ({', '.join(marks)})" if marks else learner
+    marked = f"{learner} ({', '.join(card.marks)})" if card.marks else learner
     say(f"{marked} on {tasks.data.name}/{tasks.split}, {len(tasks)} tasks")
     say(f"  {describe_spec(tasks.spec)}")
-    _say_metrics(card["metrics"], card["macs"])
-    say(f"  peak memory    {card['peak_memory'] / 1e6:.1f} MB beside weights and images")
-    around = card["circumstances"]
-    say(f"  {around['seconds']:.1f} s on {around['environment']['processor']}")
-    if "ensemble" in card:
-        together = card["ensemble"]
-        epochs = ", ".join(str(epoch + 1) for epoch in together["epochs"])
-        say(f"ensemble of {together['members']}: epochs {epochs}, mean of {together['average']}")
-        _say_metrics(together["metrics"], together["macs"])
-        say(f"  {around['ensemble_seconds']:.1f} s more")
+    _say_metrics(card.metrics, card.macs)
+    say(f"  peak memory    {(card.peak_memory or 0) / 1e6:.1f} MB beside weights and images")
+    circumstances = card.circumstances
+    say(f"  {circumstances.seconds or 0:.1f} s on {circumstances.environment.processor}")
+    if card.ensemble is not None:
+        together = card.ensemble
+        epochs = ", ".join(str(epoch + 1) for epoch in together.epochs or [])
+        say(f"ensemble of {together.members}: epochs {epochs}, mean of {together.average}")
+        _say_metrics(together.metrics, together.macs)
+        say(f"  {circumstances.ensemble_seconds or 0:.1f} s more")
 
 
-def _say_metrics(metrics: dict[str, Any], macs: dict[str, int]) -> None:
+def _say_metrics(metrics: CardMetrics, macs: CardMacs) -> None:
     from cfsl.cards.card_rows import percent
 
-    accuracy, entropy, memory = metrics["accuracy"], metrics["cross_entropy"], metrics["atm"]
-    interval = " (95 % over tasks)" if accuracy["ci95"] is not None else ""
-    say(f"  accuracy       {percent(accuracy['mean'], accuracy['ci95'])} %{interval}")
-    say(f"  cross-entropy  {entropy['mean']:.3f}")
-    say(f"  ATM            {memory['total']:.4f} ({memory['representation']:.4f} representation)")
-    say(f"  MACs           {macs['adaptation']:,} to learn, {macs['prediction']:,} to answer")
-    if metrics["diverged"]:
+    accuracy, entropy, memory = metrics.accuracy, metrics.cross_entropy, metrics.atm
+    interval = " (95 % over tasks)" if accuracy.ci95 is not None else ""
+    say(f"  accuracy       {percent(accuracy.mean, accuracy.ci95)} %{interval}")
+    say(f"  cross-entropy  {entropy.mean:.3f}")
+    say(f"  ATM            {memory.total:.4f} ({memory.representation:.4f} representation)")
+    say(f"  MACs           {macs.adaptation:,} to learn, {macs.prediction:,} to answer")
+    if metrics.diverged:
         say(
-            f"  diverged       {100 * metrics['diverged']:.2f} % of targets have no finite answer, and count as wrong"
+            f"  diverged       {100 * metrics.diverged:.2f} % of targets have no finite answer, and count as wrong"
         )
-    if "forgetting" in metrics:
-        say(f"  forgetting     {100 * metrics['forgetting']['mean']:.2f} %")
-    if "backward_transfer" in metrics:
-        say(f"  back transfer  {100 * metrics['backward_transfer']['mean']:.2f} %")
+    if metrics.forgetting is not None:
+        say(f"  forgetting     {100 * metrics.forgetting.mean:.2f} %")
+    if metrics.backward_transfer is not None:
+        say(f"  back transfer  {100 * metrics.backward_transfer.mean:.2f} %")
 
 
 def built_learner(name: str, changes: list[str] | None) -> Any:

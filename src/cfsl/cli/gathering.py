@@ -9,17 +9,18 @@ import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from cfsl.cards.collect import CardFile
 from cfsl.cli.console import counting
 from cfsl.errors import CfslError
-from cfsl.presets.board import Found
 from cfsl.report.evidence import Evidence
 
 if TYPE_CHECKING:
     from cfsl.cards.manifests import Manifests
+    from cfsl.cards.schema import Card
     from cfsl.metrics.answers import Answers
     from cfsl.report.page import SweepPicture
 
@@ -50,7 +51,7 @@ class Gatherer:
             self._tasks = Manifests(self._folder)
         return self._tasks
 
-    def evidence(self, cards: Iterable[Found]) -> Iterator[tuple[str, Evidence]]:
+    def evidence(self, cards: Iterable[CardFile]) -> Iterator[tuple[str, Evidence]]:
         """Yield what the answers of every card say."""
         for found in cards:
             path = Path(found.path)
@@ -59,7 +60,7 @@ class Gatherer:
                 self._known[path] = stamp, self._found_out(path, found.card)
             yield found.path, self._known[path][1]
 
-    def _found_out(self, path: Path, card: Mapping[str, Any]) -> Evidence:
+    def _found_out(self, path: Path, card: Card) -> Evidence:
         from cfsl.cards.verify import verify_card
 
         verdict = verify_card(path, self.tasks) if self._verify else None
@@ -73,7 +74,7 @@ class Gatherer:
             else replace(known, status=verdict.status, reasons=verdict.reasons)
         )
 
-    def all_evidence(self, cards: Collection[Found]) -> dict[str, Evidence]:
+    def all_evidence(self, cards: Collection[CardFile]) -> dict[str, Evidence]:
         """Return what the answers of all cards say, with progress."""
         gathered = {}
         with counting("reading answers", len(cards), "cards") as progress:
@@ -82,14 +83,14 @@ class Gatherer:
                 progress(1)
         return gathered
 
-    def answers(self, path: Path, card: Mapping[str, Any]) -> Mapping[str, Answers]:
+    def answers(self, path: Path, card: Card) -> Mapping[str, Answers]:
         """Return the answers beside a card; nothing where there are none, or their tasks are not known."""
-        from cfsl.cards.verify import answers_beside
+        from cfsl.cards.verify import stated_answers
 
-        if card.get("answers") is None or not (self._draws or self.tasks.is_there(card, path)):
+        if card.answers is None or not (self._draws or self.tasks.is_there(card, path)):
             return {}
         try:
-            return answers_beside(card, path, self.tasks)
+            return stated_answers(card, path, self.tasks)
         except CfslError:
             return {}
 
@@ -106,11 +107,11 @@ def _stamp(path: Path) -> Stamp:
     return stamps[0], stamps[1], stamps[2], stamps[3]
 
 
-def _accuracies(card: Mapping[str, Any], answers: Mapping[str, Answers]) -> np.ndarray | None:
+def _accuracies(card: Card, answers: Mapping[str, Answers]) -> np.ndarray | None:
     """Return the accuracy on every task, by what the card is quoted by."""
     from cfsl.metrics.accuracy import task_accuracies
 
-    part = "ensemble" if "ensemble" in card else ""
+    part = "" if card.ensemble is None else "ensemble"
     return task_accuracies(answers[part]) if part in answers else None
 
 

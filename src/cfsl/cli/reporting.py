@@ -18,9 +18,10 @@ from cfsl.cli.verification import Json, ManifestFolder, counted, skipped
 from cfsl.errors import CardError, SpecError, lookup
 
 if TYPE_CHECKING:
+    from cfsl.cards.collect import CardFile
     from cfsl.cards.collect import Collection as Collected
     from cfsl.cli.gathering import Gatherer
-    from cfsl.presets.board import Board, Found
+    from cfsl.presets.board import Board
     from cfsl.report.leaderboard import Leaderboard
     from cfsl.report.page import Material
 
@@ -207,13 +208,13 @@ def _places(folders: list[Path] | None) -> list[Path]:
     return places
 
 
-def _cards(found: Collected) -> list[Found]:
+def _cards(found: Collected) -> list[CardFile]:
     """Return the cards, each once: a copy in another folder is no second training seed."""
-    from cfsl.presets.board import Found
+    from cfsl.cards.collect import CardFile
 
-    once: dict[str, Found] = {}
+    once: dict[str, CardFile] = {}
     for path, card in found.cards.items():
-        once.setdefault(dumps(card, sort_keys=True), Found(str(path), card))
+        once.setdefault(dumps(card.content(), sort_keys=True), CardFile(str(path), card))
     return list(once.values())
 
 

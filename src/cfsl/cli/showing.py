@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from cfsl.cards.collect import CardFile
 from cfsl.errors import CfslError
-from cfsl.presets.board import Board, Found
+from cfsl.presets.board import Board
 from cfsl.report.images import Answered, Asked, TaskPicture
 from cfsl.spec import TaskSpec
 
 if TYPE_CHECKING:
+    from cfsl.cards.schema import CardTasks
     from cfsl.cli.gathering import Gatherer
     from cfsl.data.store import Dataset
     from cfsl.data.tasks import Task
@@ -43,7 +45,7 @@ def shown(boards: Sequence[Board], gatherer: Gatherer) -> Shown:
     made = Shown([], [], [])
     for data, places in _by_data(boards).items():
         sample = next(iter(places.values()))[1]
-        dataset, why_not = _installed(sample.card["tasks"])
+        dataset, why_not = _installed(sample.card.tasks)
         if dataset is None:
             made.notes.append(f"No pictures of tasks of {data}: {why_not}.")
             continue
@@ -59,13 +61,13 @@ def shown(boards: Sequence[Board], gatherer: Gatherer) -> Shown:
     return made
 
 
-def _by_data(boards: Iterable[Board]) -> dict[str, dict[tuple[str, TaskSpec], tuple[Board, Found]]]:
+def _by_data(boards: Iterable[Board]) -> dict[str, dict[tuple[str, TaskSpec], tuple[Board, CardFile]]]:
     """Return a card for every kind of tasks; of kinds that differ in the level of corruption, the highest."""
-    kinds: dict[str, dict[str, tuple[str, TaskSpec, Board, Found]]] = {}
+    kinds: dict[str, dict[str, tuple[str, TaskSpec, Board, CardFile]]] = {}
     for board in boards:
         for column in board.columns:
             found = next(cells[column][0] for cells in board.rows.values() if column in cells)
-            spec = TaskSpec(**found.card["tasks"]["spec"])
+            spec = found.card.tasks.task_spec
             kind = spec.corruption.kind if spec.corruption else ""
             key = f"{board.profile} {spec.replace(corruption=None).hash} {kind}"
             kinds.setdefault(board.data, {})
@@ -81,33 +83,30 @@ def _level(spec: TaskSpec) -> float:
     return spec.corruption.fraction if spec.corruption else 0.0
 
 
-def _installed(tasks: dict[str, Any]) -> tuple[Dataset | None, str]:
+def _installed(tasks: CardTasks) -> tuple[Dataset | None, str]:
     """Return the data set of a card if it is here, the very same; nothing is fetched or drawn for a picture."""
     from cfsl.data.catalog import load
     from cfsl.data.store import current_folder
 
-    name = tasks["data"]
+    name = tasks.data
     try:
         if current_folder(name) is None:
             return None, "it is not installed here"
-        if str(tasks["splits"]).lower().endswith(".json"):
+        if tasks.splits.lower().endswith(".json"):
             return None, "its split file is not known here"
-        data = load(name, splits=tasks["splits"])
+        data = load(name, splits=tasks.splits)
     except CfslError as error:
         return None, str(error)
-    if data.fingerprint != tasks["data_fingerprint"]:
+    if data.fingerprint != tasks.data_fingerprint:
         return None, "what is installed here is another version of it"
     return data, ""
 
 
-def _task(data: Dataset, spec: TaskSpec, found: Found, place: int) -> Task:
+def _task(data: Dataset, spec: TaskSpec, found: CardFile, place: int) -> Task:
     """Return one of the tasks of a card."""
-    from cfsl.data.tasks import Tasks
+    from cfsl.cards.manifests import tasks_of
 
-    stated = found.card["tasks"]
-    numbers = range(*(stated.get("numbers") or (0, stated["count"], 1)))
-    drawn = {"split": stated["split"], "seed": stated["seed"], "sampler": stated["sampler"]}
-    return Tasks(data, spec, numbers=numbers, **drawn)[place]
+    return tasks_of(found.card.tasks, data)[place]
 
 
 def _picture(task: Task, data: str, column: str) -> TaskPicture:
@@ -161,14 +160,14 @@ def _answered(
     )
 
 
-def _known(board: Board, column: str, gatherer: Gatherer) -> Iterator[tuple[str, Found, Answers]]:
+def _known(board: Board, column: str, gatherer: Gatherer) -> Iterator[tuple[str, CardFile, Answers]]:
     """Yield the answers of every learner, those of its first seed, as far as they are of the same tasks."""
     tasks = None
     for learner, cells in board.rows.items():
         for found in cells.get(column, ())[:1]:
-            part = "ensemble" if "ensemble" in found.card else ""
+            part = "" if found.card.ensemble is None else "ensemble"
             answers = gatherer.answers(Path(found.path), found.card).get(part)
-            fingerprint = found.card["tasks"]["manifest_fingerprint"]
+            fingerprint = found.card.tasks.manifest_fingerprint
             if answers is not None and tasks in (None, fingerprint):
                 tasks = fingerprint
                 yield learner, found, answers

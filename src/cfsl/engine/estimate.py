@@ -209,10 +209,12 @@ def _evaluated(shelf: Shelf) -> list[Ratio]:
     for path in sorted((shelf.folder / "cards").glob("*.json")):
         try:
             card = read_card(path)
-            run = RunSpec(**card["run"])
+            if card.run is None or card.circumstances.seconds is None:
+                continue
+            run = RunSpec(**card.run.content())
             if run.task.corruption is not None:
                 continue  # learning was shared with cells that are not known here
-            seconds = card["circumstances"]["seconds"] / (run.tasks * run.members)
+            seconds = card.circumstances.seconds / (run.tasks * run.members)
             ratios.append(((run.learner.name, "eval"), seconds / expected_task(run)))
         except (CfslError, KeyError, TypeError, ZeroDivisionError):
             continue

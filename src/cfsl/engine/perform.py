@@ -153,19 +153,20 @@ def _put_together(run: RunSpec, shelf: Shelf, tell: Tell) -> None:
     )
     if run.members > 1 and run.train is not None:
         answers["ensemble"] = rounded(answers_of(ensemble(members, run.average)))
-        card["ensemble"] = {
+        together = {
             "members": run.members,
             "average": run.average,
             "epochs": best_epochs(shelf.training(run.train), run.members),
             "metrics": measurements(answers["ensemble"]),
             "macs": {
-                part: run.members * card["macs"][part] for part in ("adaptation", "prediction")
+                part: run.members * getattr(card.macs, part) for part in ("adaptation", "prediction")
             },
         }
+        card = card.replace(ensemble=together)
     _write_manifest(tasks, shelf)
     write_card(
         shelf.card(run),
-        card | {"run": run.identity(), "run_hash": run.hash, "profile": run.profile},
+        card.replace(run=run.identity(), run_hash=run.hash, profile=run.profile),
         answers,
     )
     discard_pieces(run, shelf)

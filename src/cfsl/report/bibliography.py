@@ -6,8 +6,8 @@ Titles and venues are those of the papers' own pages and of the reference lists 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
+from cfsl.cards.schema import Card
 from cfsl.learners.registry import LEARNERS
 from cfsl.presets.board import places_of
 
@@ -69,16 +69,15 @@ _PAPER_2 = {"scaling", "instance", "corruption"}
 """Suites of the second paper; what is also in Table 1 of the first needs no second citation."""
 
 
-def keys_of(card: Mapping[str, Any]) -> list[str]:
-    """Return what to cite for a card: the benchmark, its tasks, its data set and its learner, each once."""
-    tasks = card["tasks"]
-    suites = {suite for suite, _ in places_of(tasks)}
-    learner = LEARNERS.get(card["learner"]["name"])
+def keys_of(card: Card) -> list[str]:
+    """Return what to cite for a card: benchmark, tasks, data set and learner, each once."""
+    suites = {suite for suite, _ in places_of(card.tasks)}
+    learner = LEARNERS.get(card.learner.name)
     keys = [
         "cfsl",
         "antoniou2020",
         "kowadlo2022" if suites & _PAPER_2 and "table1" not in suites else "",
-        next((key for name, key in _DATA.items() if str(tasks["data"]).startswith(name)), ""),
+        next((key for name, key in _DATA.items() if card.tasks.data.startswith(name)), ""),
         learner.cite if learner else "",
     ]
     return [key for key in dict.fromkeys(keys) if key]

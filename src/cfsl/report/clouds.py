@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
+from cfsl.cards.schema import Card
 from cfsl.metrics.accuracy import over_seeds
 from cfsl.report.evidence import NOTHING
 from cfsl.report.leaderboard import Cell, EvidenceByPath, Leaderboard
 from cfsl.report.series import Point
-from cfsl.report.tables import headline
 
 
 @dataclass(frozen=True)
@@ -52,7 +51,7 @@ def _columns_by_place(boards: Iterable[Leaderboard]) -> dict[str, list[tuple[Lea
     for board in boards:
         for column in board.columns:
             cell = next(row.cells[column] for row in board.rows if column in row.cells)
-            key = (_where(board), board.splits, cell.cards[0].card["tasks"]["spec_hash"])
+            key = (_where(board), board.splits, cell.cards[0].card.tasks.spec_hash)
             if key not in seen:
                 seen.add(key)
                 found.setdefault(_where(board), []).append((board, column))
@@ -116,12 +115,12 @@ def paretos_of(boards: Iterable[Leaderboard]) -> list[Pareto]:
 
 
 def _costs(learner: str, column: str, cell: Cell) -> Point:
-    cards: list[dict[str, Any]] = [one.card for one in cell.cards]
+    cards = [one.card for one in cell.cards]
     mean, width = 100 * (cell.entry.mean or 0.0), 100 * (cell.entry.ci95 or 0.0)
     return {
         "series": learner,
         "column": column,
-        "x": over_seeds([float(headline(card)["atm"]["total"]) for card in cards]).mean,
+        "x": over_seeds([card.headline.atm.total for card in cards]).mean,
         "y": mean,
         "low": mean - width,
         "high": mean + width,
@@ -130,10 +129,10 @@ def _costs(learner: str, column: str, cell: Cell) -> Point:
     }
 
 
-def _macs(card: Mapping[str, Any]) -> float:
-    """Return what it takes to learn and answer a task, by all members where they answer together."""
-    macs = card["ensemble"]["macs"] if "ensemble" in card else card["macs"]
-    return float(macs["adaptation"] + macs["prediction"])
+def _macs(card: Card) -> float:
+    """Return the MACs to learn and answer a task; those of all members of an ensemble."""
+    macs = card.macs if card.ensemble is None else card.ensemble.macs
+    return float(macs.adaptation + macs.prediction)
 
 
 def _with_front(points: Sequence[Point]) -> list[Point]:

@@ -14,10 +14,11 @@ from typing import Literal
 import numpy as np
 
 from cfsl.cards.card import share_tasks
+from cfsl.cards.collect import CardFile
 from cfsl.cards.published import published_cell
 from cfsl.metrics.accuracy import PerTask
 from cfsl.metrics.paired import paired_p
-from cfsl.presets.board import Board, Found
+from cfsl.presets.board import Board
 from cfsl.presets.suites import SUITES
 from cfsl.report.draw_task import describe_spec
 from cfsl.report.evidence import NOTHING, Evidence
@@ -33,7 +34,7 @@ class Cell:
     """One learner in one column."""
 
     entry: Entry
-    cards: tuple[Found, ...]
+    cards: tuple[CardFile, ...]
     """One a training seed."""
     mark: Mark = ""
     """Among all that are ranked."""
@@ -159,7 +160,7 @@ def _papers_numbers(board: Board) -> bool:
     if source is None or first != board.suite:
         return False
     cells = (
-        (cards[0].card["learner"]["name"], column)
+        (cards[0].card.learner.name, column)
         for row in board.rows.values()
         for column, cards in row.items()
     )
@@ -187,10 +188,10 @@ def _leaderboard(board: Board, evidence: EvidenceByPath) -> Leaderboard:
 
 
 def _row(
-    board: Board, label: str, cells: Mapping[str, Sequence[Found]], evidence: EvidenceByPath
+    board: Board, label: str, cells: Mapping[str, Sequence[CardFile]], evidence: EvidenceByPath
 ) -> Row:
     first = next(iter(cells.values()))[0].card
-    learner, source = first["learner"]["name"], SUITES[board.suite].published
+    learner, source = first.learner.name, SUITES[board.suite].published
     made = {}
     for column, found in cells.items():
         theirs = None if source is None else published_cell(source, board.data, learner, column)
@@ -198,7 +199,7 @@ def _row(
         made[column] = Cell(
             entry_of([one.card for one in found], theirs), tuple(found), refused=refused
         )
-    return Row(label, learner, bool(first["transductive"]), bool(first["breaks_law"]), made)
+    return Row(label, learner, first.transductive, first.breaks_law, made)
 
 
 def _ranked(

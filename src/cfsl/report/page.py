@@ -17,7 +17,8 @@ import jinja2
 from markupsafe import Markup
 
 from cfsl import __version__
-from cfsl.presets.board import Found, boards
+from cfsl.cards.collect import CardFile
+from cfsl.presets.board import boards
 from cfsl.report.bibliography import ENTRIES
 from cfsl.report.card_view import card_id, card_view
 from cfsl.report.draw_task import describe_spec
@@ -26,8 +27,7 @@ from cfsl.report.images import Answered, TaskPicture
 from cfsl.report.leaderboard import Cell, Leaderboard, Row, leaderboards, places, without_repeats
 from cfsl.report.page_charts import charts_of
 from cfsl.report.styles import DARK, LIGHT
-from cfsl.report.tables import headline, plus_minus
-from cfsl.spec import TaskSpec
+from cfsl.report.tables import plus_minus
 
 _FILES = resources.files("cfsl.report") / "page_files"
 
@@ -47,7 +47,7 @@ class Material:
     """All that goes on a page."""
 
     folders: Sequence[str]
-    cards: Sequence[Found]
+    cards: Sequence[CardFile]
     evidence: Mapping[str, Evidence] = field(default_factory=dict)
     """By the path of a card; what is missing was not looked at."""
     damaged: Sequence[str] = ()
@@ -167,16 +167,16 @@ def _packed(value: Any) -> str:
     ).decode()
 
 
-def _known(material: Material, found: Found) -> Evidence:
+def _known(material: Material, found: CardFile) -> Evidence:
     return material.evidence.get(found.path, NOTHING)
 
 
 def _facts(
-    cards: Sequence[Found], ranked: Sequence[Leaderboard], charts: Sequence[Any]
+    cards: Sequence[CardFile], ranked: Sequence[Leaderboard], charts: Sequence[Any]
 ) -> list[tuple[int, str]]:
     """Count what is here."""
-    learners = {found.card["learner"]["name"] for found in cards}
-    data = {found.card["tasks"]["data"] for found in cards}
+    learners = {found.card.learner.name for found in cards}
+    data = {found.card.tasks.data for found in cards}
     counts = (
         (len(cards), "card"),
         (len(learners), "learner"),
@@ -187,16 +187,16 @@ def _facts(
     return [(count, name if count == 1 else f"{name}s") for count, name in counts if count]
 
 
-def _loose(cards: Iterable[Found], ranked: Iterable[Leaderboard]) -> list[dict[str, str]]:
+def _loose(cards: Iterable[CardFile], ranked: Iterable[Leaderboard]) -> list[dict[str, str]]:
     """Return the cards that are on no board, as rows."""
     placed = {one.path for _, _, _, cell in places(ranked) for one in cell.cards}
     return [
         {
             "id": card_id(found.path),
-            "learner": str(found.card["learner"]["name"]),
-            "data": f"{found.card['tasks']['data']}/{found.card['tasks']['split']}",
-            "what": describe_spec(TaskSpec(**found.card["tasks"]["spec"])),
-            "accuracy": plus_minus(headline(found.card)["accuracy"]),
+            "learner": found.card.learner.name,
+            "data": f"{found.card.tasks.data}/{found.card.tasks.split}",
+            "what": describe_spec(found.card.tasks.task_spec),
+            "accuracy": plus_minus(found.card.headline.accuracy),
         }
         for found in cards
         if found.path not in placed
@@ -237,5 +237,4 @@ def _apart(cell: Cell) -> str:
     if difference is None or mean is None:
         return ""
     inside = "; the published number is inside our interval" if cell.entry.is_inside else ""
-    ours = plus_minus({"mean": mean, "ci95": cell.entry.ci95})
-    return f"{ours}, {100 * difference:+.2f} points{inside}"
+    return f"{plus_minus(cell.entry)}, {100 * difference:+.2f} points{inside}"

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from cfsl.presets.board import Board, Found
+from cfsl.cards.collect import CardFile
+from cfsl.presets.board import Board
 from cfsl.report.clouds import Matrices, Pareto, matrices_of, paretos_of
 from cfsl.report.evidence import Evidence
 from cfsl.report.leaderboard import Leaderboard
@@ -35,7 +36,7 @@ class Chart:
 def charts_of(
     every: Sequence[Board],
     ranked: Sequence[Leaderboard],
-    cards: Sequence[Found],
+    cards: Sequence[CardFile],
     evidence: Mapping[str, Evidence],
 ) -> list[Chart]:
     """Return every figure that there are cards for."""

@@ -15,8 +15,9 @@ from cfsl.harness.workers import Workers
 from cfsl.learners.base import Learner, Meta
 from cfsl.learners.maml.accelerated import why_not
 from cfsl.metrics.answers import Answers, answers_of, rounded
-from cfsl.cards.card import Card, measurements, without_seconds
+from cfsl.cards.card import measurements, without_seconds
 from cfsl.cards.environment import environment
+from cfsl.cards.schema import Card
 
 PUBLISHED = Conditions()
 """What everything is held to that goes on a card, unless it says otherwise."""
@@ -66,7 +67,7 @@ def card_of(
 ) -> Card:
     """Return the card of a run that gave these (rounded) answers; what it costs is measured on its first task."""
     notes, training_seconds = without_seconds(checkpoint)
-    return {
+    content = {
         "learner": {"name": name, **described(learner)},
         "transductive": bool(getattr(learner, "transductive", False)),
         "breaks_law": bool(getattr(learner, "breaks_law", False)),
@@ -81,6 +82,7 @@ def card_of(
         "circumstances": {"seconds": seconds, "environment": environment(conditions.device)}
         | training_seconds,
     }
+    return Card.of(content)
 
 
 def described(learner: Any) -> dict[str, Any]:

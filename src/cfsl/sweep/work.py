@@ -106,12 +106,11 @@ def _tried(claim: Claim, sweep: Sweep, shelf: Shelf, watch: Watch) -> tuple[floa
 def _read(run: RunSpec, shelf: Shelf) -> tuple[float, dict[str, Any]]:
     path = shelf.card(run)
     card = read_card(path)
-    metrics = card["metrics"]
-    return metrics["accuracy"]["mean"], {
-        "ci95": metrics["accuracy"]["ci95"],
-        "atm": metrics["atm"]["total"],
-        "macs_adaptation": card["macs"]["adaptation"],
-        "macs_prediction": card["macs"]["prediction"],
+    return card.metrics.accuracy.mean, {
+        "ci95": card.metrics.accuracy.ci95,
+        "atm": card.metrics.atm.total,
+        "macs_adaptation": card.macs.adaptation,
+        "macs_prediction": card.macs.prediction,
         "card": path.relative_to(shelf.folder.parent).as_posix(),
     }
 
