@@ -22,8 +22,8 @@ from rich.table import Table
 
 import cfsl
 from cfsl.cards.card import write_card
+from cfsl.cards.evidence_reader import EvidenceReader
 from cfsl.cards.schema import Card, CardSummary
-from cfsl.cli.reporting import write_report
 from cfsl.data.catalog import glyphs_counts
 from cfsl.data.store import current_folder
 from cfsl.harness.workers import Workers
@@ -31,6 +31,7 @@ from cfsl.learners.base import first_weights
 from cfsl.learners.registry import LEARNERS
 from cfsl.learners.tune import Tunable
 from cfsl.report.charts import accuracy_chart
+from cfsl.report.write import write_report
 from cfsl.runs.evaluation import evaluation_of
 from cfsl.spec import Noise, Occlusion, TaskSpec
 from cfsl.training.events import Event, Started, Update
@@ -178,7 +179,7 @@ def _evaluated(
 def _reported() -> Path:
     """Write the page of all cards, as 'cfsl report demo/cards --out demo/report.html' does."""
     path = FOLDER / "report.html"
-    write_report([FOLDER / "cards"], path)
+    write_report([FOLDER / "cards"], path, EvidenceReader())
     return path
 
 

@@ -29,7 +29,7 @@ NOTHING = "-"
 def readme_table(root: Path) -> str:
     """Return accuracies on Omniglot in profile quick, best first, published ones below."""
     from cfsl.cards.collect import CardFile
-    from cfsl.presets.board import boards
+    from cfsl.report.board import boards
 
     found = [CardFile(str(path), card) for path, card in cards_below(root / "results").items()]
     board = next(

@@ -1,4 +1,4 @@
-"""Cards: the same run gives the same card, old ones still load, and what is stored is what was measured."""
+"""Cards: a run gives the same card again, old cards load, and stored numbers were measured."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def tasks(glyphs) -> cfsl.Tasks:
 
 @pytest.fixture(scope="module")
 def wild(tasks) -> Trace:
-    """Return what a learner says that is sure, unsure, diverged and absurd by turns, and forgets nothing it holds."""
+    """Return the trace of a learner that is sure, unsure, diverged and absurd by turns."""
     rng, plan, spec = np.random.default_rng(3), tasks.plan(), tasks.spec
     logits = rng.normal(0, 9, (len(tasks), spec.target_images, spec.labels)).astype(np.float32)
     logits[0, :4, :2] = [[NAN, 1], [INF, 0], [-INF, 3], [3e38, -3e38]]
@@ -73,7 +73,7 @@ def wild(tasks) -> Trace:
     )
 
 
-# --- answers --------------------------------------------------------------------------------------------------------
+# --- answers --------------------------------------------------------------------------------------
 
 
 @settings(max_examples=25)
@@ -107,7 +107,7 @@ def test_rounding_keeps_the_finite_finite_and_the_infinite_infinite():
     ]
 
 
-# --- answers on disk ------------------------------------------------------------------------------------------------
+# --- answers on disk ------------------------------------------------------------------------------
 
 
 def test_answers_come_back_to_the_bit_from_what_is_stored(tmp_path, tasks, wild):
@@ -199,7 +199,7 @@ def test_answers_that_unpack_to_too_much_are_refused(tmp_path, tasks, wild, monk
         read_answers(tmp_path / "x.npz", Manifest.of(tasks))
 
 
-# --- cards ----------------------------------------------------------------------------------------------------------
+# --- cards ----------------------------------------------------------------------------------------
 
 
 def test_the_same_run_gives_the_same_card_but_for_its_circumstances(tmp_path, tasks):
@@ -260,7 +260,8 @@ WRONG = {
     "half": ('{"format": 2, "learner": {}, "macs": {}}', "it has no tasks, no metrics"),
     "too deep": ("[" * 100_000, "is damaged, or no result card"),
     "deep inside": (
-        f'{{"format": 2, "learner": {{}}, "tasks": {{}}, "metrics": {{"a": {"[" * 800 + "]" * 800}}}, "macs": {{}}}}',
+        '{"format": 2, "learner": {}, "tasks": {}, "macs": {}, '
+        f'"metrics": {{"a": {"[" * 800 + "]" * 800}}}}}',
         "is damaged, or no result card",
     ),
 }
@@ -282,7 +283,7 @@ def test_a_card_that_is_not_there_or_cannot_be_written_is_said_in_one_line(tmp_p
         write_content(tmp_path / "file" / "x.json", {})
 
 
-# --- golden cards: never changed again ------------------------------------------------------------------------------
+# --- golden cards: never changed again ------------------------------------------------------------
 
 FILES = {
     "format-1.json": "16c9c2d4b3aba42673dc847b264cf046228b6b5a60858e34ae8955afb6f70e11",

@@ -73,7 +73,10 @@ def rewrite(path: Path, change: Callable[[dict[str, Any]], None]) -> None:
 
 
 def put(place: str, value: Any) -> Callable[[dict[str, Any]], None]:
-    """Return what puts a value at a place such as metrics.accuracy.mean; a function is given the old value."""
+    """Return what puts a value at a place such as metrics.accuracy.mean.
+
+    A function is given the old value.
+    """
     *way, last = (int(key) if key.isdigit() else key for key in place.split("."))
 
     def change(card: dict[str, Any]) -> None:
@@ -341,7 +344,7 @@ def test_other_tasks_than_the_card_says_are_noticed_by_drawing_again(cards):
         )
 
 
-# --- what cannot be checked -----------------------------------------------------------------------------------------
+# --- what cannot be checked -----------------------------------------------------------------------
 
 
 def test_a_card_whose_tasks_are_not_known_here_is_unchecked_and_told_what_to_do(cards, monkeypatch):
@@ -393,7 +396,7 @@ def test_the_marks_of_somebodys_own_learner_are_taken_on_trust_and_its_code_is_n
     )
 
 
-# --- tasks of several names -----------------------------------------------------------------------------------------
+# --- tasks of several names -----------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -410,7 +413,10 @@ def two_names(tmp_path, data_root) -> Iterator[list[str]]:
 
 @pytest.fixture
 def same_tasks(request, tmp_path, glyphs, two_names, monkeypatch) -> list[Path]:
-    """Return two true cards of the same tasks that call something otherwise, and write the manifest of the first."""
+    """Return two true cards of the same tasks that differ in a name.
+
+    The manifest is that of the first.
+    """
     monkeypatch.chdir(tmp_path)
     Path("mine.json").write_text(json.dumps(dict(glyphs.splits)))
     names = {
@@ -513,7 +519,7 @@ def test_a_name_that_gives_other_tasks_is_refused(cards):
     assert reason == "tasks.sampler is 'as_released_2020_04', that of the manifest is 'cfsl-1'"
 
 
-# --- marks and runs -------------------------------------------------------------------------------------------------
+# --- marks and runs -------------------------------------------------------------------------------
 
 
 def card_of(name: str, **changes: Any) -> Card:
@@ -666,7 +672,8 @@ CONTRADICTING = {
     "training": (
         "run.train.training.schedule.epochs",
         9,
-        "run.train.training.schedule.epochs is 9, checkpoint.identity.training.schedule.epochs is 2",
+        "run.train.training.schedule.epochs is 9, "
+        "checkpoint.identity.training.schedule.epochs is 2",
     ),
     "trained settings": (
         "run.train.learner.settings.norm",
@@ -773,7 +780,7 @@ def test_cards_of_odd_shapes_are_named_and_the_others_are_done(run, benched):
         ] * (number + 1)
 
 
-# --- the command ----------------------------------------------------------------------------------------------------
+# --- the command ----------------------------------------------------------------------------------
 
 
 def test_the_command_prints_a_line_a_card_and_a_summary(run, cards):

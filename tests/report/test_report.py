@@ -19,16 +19,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from cfsl.cards import verify
 from cfsl.cards.collect import CardFile
+from cfsl.cards.evidence import Evidence
 from cfsl.cards.published import published_cell
 from cfsl.cli.option_values import listed
 from cfsl.errors import SpecError
 from cfsl.learners.registry import LEARNERS
-from cfsl.presets.board import boards
+from cfsl.report import material as report_material
 from cfsl.report.bibliography import ENTRIES, keys_of
-from cfsl.report.clouds import matrices_of, paretos_of
-from cfsl.report.contests import Differences, differences_of, only, rankings_of
-from cfsl.report.evidence import Evidence
+from cfsl.report.board import boards
+from cfsl.report.curves import learning_curves, lines_of
 from cfsl.report.figures import (
     differences_figure,
     lines_figure,
@@ -36,16 +37,17 @@ from cfsl.report.figures import (
     pareto_figure,
     ranking_figure,
 )
+from cfsl.report.forgetting_and_costs import matrices_of, paretos_of
 from cfsl.report.leaderboard import leaderboards, without_repeats
-from cfsl.report.page import Material, page
+from cfsl.report.leaderboard_forms import FORMS, csv_form, latex_form, markdown_form
+from cfsl.report.page import page
+from cfsl.report.rankings import Differences, differences_of, only, rankings_of
 from cfsl.report.remake import remake
-from cfsl.report.series import learning_curves, lines_of
 from cfsl.report.serve import LOOPBACK, Built, server
 from cfsl.report.styles import DARK, LIGHT, styles
-from cfsl.report.table_forms import FORMS, csv_form, latex_form, markdown_form
 from cfsl.report.tables import Entry, text_table
 from cfsl.spec import TaskSpec
-from report_cards import card, cards_of, changed, summary, written
+from report_cards import card, cards_of, changed, material, summary, written
 
 ROOT = Path(__file__).parent.parent.parent
 A3, B3 = TaskSpec.type_a(3), TaskSpec.type_b(3)
@@ -171,7 +173,7 @@ def test_seeds_are_one_cell_and_their_task_accuracies_are_averaged_before_the_te
     assert set(marks(board).values()) == {"best", "tied"}
 
 
-def test_a_board_all_of_whose_cards_are_on_another_is_shown_once_unless_a_paper_has_numbers_for_it():
+def test_a_board_of_cards_that_are_on_another_is_left_out_unless_a_paper_has_numbers_for_it():
     ours = list(cards_of("table1", ["protonet"], data="glyphs-400x20"))
     assert [board.suite for board in without_repeats(boards(ours))] == ["table1"]
     theirs = list(cards_of("table1", ["protonet"]))
@@ -563,7 +565,7 @@ def wicked_page() -> str:
         "circumstances.environment.processor": WICKED,
     }
     cards[0] = changed(cards[0], wicked)
-    return page(Material([f"folder {WICKED}"], cards, damaged=[f"x {WICKED}"], notes=[WICKED]))
+    return page(material([f"folder {WICKED}"], cards, damaged=[f"x {WICKED}"], notes=[WICKED]))
 
 
 def test_a_wicked_name_is_text_and_nothing_else(wicked_page):
@@ -622,11 +624,11 @@ def test_a_thousand_cards_stay_below_three_megabytes():
         for one in cards_of(suite, names)
     ]
     cards += cards_of("corruption", names, data="slimagenet64")
-    assert len(cards) > 1000 and len(page(Material(["x"], cards)).encode()) < 3_000_000
+    assert len(cards) > 1000 and len(page(material(["x"], cards)).encode()) < 3_000_000
 
 
 def test_an_empty_folder_is_an_empty_page():
-    text = page(Material(["nothing"], []))
+    text = page(material(["nothing"], []))
     assert "There are no result cards here yet." in text and "vegaEmbed=" not in text
 
 
@@ -641,7 +643,7 @@ def test_rows_of_one_learner_are_told_apart_by_what_differs_in_their_settings():
 
 
 def test_settings_have_the_same_name_in_every_column():
-    """Settings that are alone in a column are no others there; the ones that fill most columns need no mention."""
+    """The settings that fill most columns need no mention, even where others are alone."""
     usual = [found("protonet", 0.9, TaskSpec.type_b(nss)) for nss in (3, 5, 10)]
     other = [found("protonet", 0.8, TaskSpec.type_b(3)), found("protonet", 0.7, TaskSpec.type_c(3))]
     settings = {"metric": "euclidean", "added_later": 1}
@@ -689,7 +691,7 @@ def test_a_cell_has_one_card_for_every_seed_that_with_the_most_tasks_and_says_wh
         assert "40.00" in FORMS[form]([ranked], None) and "1 card is left out" in FORMS[form](
             [ranked], None
         )
-    assert "1 card is left out" in page(Material(["x"], made))
+    assert "1 card is left out" in page(material(["x"], made))
     assert "left out" not in FORMS["text"](leaderboards(boards([many]), {}), None)
 
 
@@ -731,7 +733,7 @@ def test_a_number_that_several_epochs_have_together_says_so_wherever_it_is_shown
         "protonet": "1",
         "maml_low": "5",
     }
-    assert "5 epochs of a run together" in page(Material(["x"], [alone, together]))
+    assert "5 epochs of a run together" in page(material(["x"], [alone, together]))
 
 
 def test_weights_from_another_data_set_are_no_training_seed():
@@ -750,12 +752,13 @@ def test_weights_from_another_data_set_are_no_training_seed():
 
 
 def test_what_is_on_no_board_is_listed():
-    text = page(Material(["x"], [found("protonet", 0.9, TaskSpec.type_b(7))]))
+    text = page(material(["x"], [found("protonet", 0.9, TaskSpec.type_b(7))]))
     assert "Other cards" in text and "7 support sets of 5 classes" in text
 
 
 def test_the_report_starts_without_torch():
-    code = "import sys, cfsl.report.page, cfsl.report.figures, cfsl.cli.reporting; sys.exit('torch' in sys.modules)"
+    modules = "cfsl.report.write, cfsl.report.figures, cfsl.cli.reporting"
+    code = f"import sys, {modules}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
@@ -799,6 +802,25 @@ def test_the_command_writes_a_page_with_tests_forgetting_tasks_and_answers(run, 
     )
     again = run("report", str(bench), "--out", "page.html", "--no-verify", "--no-pictures")
     assert again.code == 0 and "4 not checked" in (tmp_path / "page.html").read_text()
+
+
+def test_a_report_reads_every_answer_once_and_makes_boards_once(run, bench, monkeypatch):
+    read, made = [], []
+    unpacked, boards_of = verify.unpacked_answers, report_material.boards
+
+    def unpacked_and_noted(content, path, manifest):
+        read.append(path.name)
+        return unpacked(content, path, manifest)
+
+    def boards_and_noted(cards):
+        made.append(len(cards))
+        return boards_of(cards)
+
+    monkeypatch.setattr(verify, "unpacked_answers", unpacked_and_noted)
+    monkeypatch.setattr(report_material, "boards", boards_and_noted)
+    assert run("report", str(bench), "--out", "page.html").code == 0
+    files = sorted(path.name for path in (bench / "cards").glob("*.answers.npz"))
+    assert sorted(read) == files and len(files) == 4 and made == [4]
 
 
 def test_a_copy_of_a_card_is_no_second_seed(run, tmp_path):
@@ -994,12 +1016,12 @@ def test_a_served_page_is_for_this_machine_only(served):
 
 
 def test_a_served_page_asks_for_news_and_a_written_one_does_not():
-    material = Material(["x"], [found("protonet", 0.9)])
-    assert "/version" in page(replace(material, live=True)) and "/version" not in page(material)
+    shown = material(["x"], [found("protonet", 0.9)])
+    assert "/version" in page(replace(shown, live=True)) and "/version" not in page(shown)
 
 
 def test_the_stamp_changes_with_a_card_and_with_nothing_else(tmp_path):
-    from cfsl.cli.reporting import stamp_of
+    from cfsl.report.serve import stamp_of
 
     path = written(tmp_path, found("protonet", 0.9))
     before = stamp_of([tmp_path])

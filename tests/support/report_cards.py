@@ -1,18 +1,22 @@
-"""Cards made up for tests of the report: of any suite, with numbers that follow a rule."""
+"""Cards that nobody ran, for tests of the report, with numbers that follow from their place."""
 
 from __future__ import annotations
 
 import copy
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from cfsl.cards.card import read_card
 from cfsl.cards.collect import CardFile
+from cfsl.cards.evidence import Evidence
 from cfsl.cards.schema import Card
 from cfsl.presets.suites import SUITES
+from cfsl.report.board import boards
+from cfsl.report.leaderboard import leaderboards, without_repeats
+from cfsl.report.material import Material
 from cfsl.spec import TaskSpec
 
 GOLDEN = Path(__file__).parent.parent / "golden"
@@ -146,6 +150,18 @@ def cards_of(
             accuracy = min(1.0, 0.5 + 0.1 * rank - 0.01 * place)
             made = card(learner, spec, accuracy, data=data, split=split, **fields)
             yield CardFile(f"cards/{data}-{suite}-{column}-{learner}-27.json", made)
+
+
+def material(
+    folders: Sequence[str],
+    cards: Sequence[CardFile],
+    evidence: Mapping[str, Evidence] | None = None,
+    **others: Any,
+) -> Material:
+    """Return what goes on a page of these cards."""
+    on_boards, known = boards(cards), evidence or {}
+    shown = leaderboards(without_repeats(on_boards), known)
+    return Material(folders, cards, on_boards, shown, known, **others)
 
 
 def written(folder: Path, found: CardFile) -> Path:

@@ -41,7 +41,7 @@ _NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
 def share_tasks(cards: Iterable[Card]) -> bool:
-    """Tell whether cards are of the same tasks; a card with fewer tasks must have the first ones."""
+    """Tell whether cards are of the same tasks; one with fewer tasks must have the first."""
     fingerprints: dict[int, set[str]] = {}
     drawings = set()
     for tasks in (card.tasks for card in cards):

@@ -199,7 +199,8 @@ def _short(row: FlatRow) -> dict[str, str]:
 def percent(mean: float | None, ci95: float | None, sign: str = "") -> str:
     """Write a fraction as percent, with its interval if it has one.
 
-    A very small interval, of very many tasks, is given a third digit. `sign` is "+" for differences.
+    A very small interval, of very many tasks, is given a third digit. `sign` is "+" for
+    differences.
     """
     if mean is None:
         return "-"

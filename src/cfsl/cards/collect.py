@@ -35,7 +35,7 @@ class Collection:
 
 
 def collected(places: Iterable[Path]) -> Collection:
-    """Read all result cards at these places, files or folders; refuse a place that does not exist."""
+    """Read all result cards in these files and folders; refuse what does not exist."""
     found = Collection()
     for path, is_named in _files(places):
         try:

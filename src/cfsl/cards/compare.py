@@ -1,7 +1,7 @@
 """Two cards of the same tasks: which learner is better, and by how much.
 
-If one of them has more tasks than the other and all else is the same, they are compared on the tasks
-that both have.
+If one of them has more tasks than the other and all else is the same, they are compared on the
+tasks that both have.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What must hold between the values of a card, whatever was run: it is checked without the answers."""
+"""What must hold between the values of a card, whatever was run; no answers are needed."""
 
 from __future__ import annotations
 

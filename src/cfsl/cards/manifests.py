@@ -11,7 +11,14 @@ from cfsl.data.catalog import load
 from cfsl.data.manifest import Manifest
 from cfsl.data.store import Dataset, current_folder
 from cfsl.data.tasks import Tasks
-from cfsl.errors import CardError, DataError, SpecError, UnknownNameError, UnknownTasksError
+from cfsl.errors import (
+    CardError,
+    CfslError,
+    DataError,
+    SpecError,
+    UnknownNameError,
+    UnknownTasksError,
+)
 
 _MOST_IMAGES = 500_000_000
 _NAMES = {"data": "data_fingerprint", "splits": "splits_hash", "sampler": "sampler"}
@@ -26,15 +33,15 @@ class Manifests:
 
     The manifest is looked for as <fingerprint>.json.gz in the folder that is given, and in a folder
     `manifests` beside the card or one up. If there is none, the tasks are drawn again, if the data
-    set is installed here. What is found for a card depends on the card and on these files alone, not
-    on which cards were asked for before.
+    set is installed here. What is found for a card depends on the card and on these files alone,
+    not on which cards were asked for before.
     """
 
     def __init__(self, folder: Path | None = None) -> None:
         """Look in this folder first."""
         self._folder = folder
         self._known: dict[str, Manifest] = {}
-        """By file, or by the description that the tasks were drawn from: one fingerprint may have several."""
+        """By file, or by the description that the tasks were drawn from."""
 
     def of(self, card: Card, path: Path) -> Manifest:
         """Return the manifest of a card at this path.
@@ -57,7 +64,7 @@ class Manifests:
         return self._reconciled(tasks, manifest) if _differences(tasks, manifest) else manifest
 
     def is_there(self, card: Card, path: Path) -> bool:
-        """Tell whether the manifest of a card exists as a file, so that no tasks have to be drawn."""
+        """Tell whether the manifest of a card is a file, so that no tasks have to be drawn."""
         places = self._places(path, card.tasks.manifest_fingerprint)
         return any(place.is_file() for place in places)
 
@@ -73,7 +80,7 @@ class Manifests:
         return self._known[description]
 
     def _reconciled(self, tasks: CardTasks, manifest: Manifest) -> Manifest:
-        """Return the tasks of a card whose manifest has other names for them, if both can be right."""
+        """Return the tasks of a card whose manifest names them otherwise, if both can be right."""
         different = _differences(tasks, manifest)
         try:
             drawn = self._drawn(tasks)
@@ -132,6 +139,25 @@ def tasks_of(stated: CardTasks, data: Dataset) -> Tasks:
     )
 
 
+def installed_data(tasks: CardTasks) -> tuple[Dataset | None, str]:
+    """Return the data set of a card if it is installed here, or why there is none.
+
+    Nothing is fetched or made.
+    """
+    try:
+        if current_folder(tasks.data) is None:
+            return None, "it is not installed here"
+        if tasks.splits.lower().endswith(".json"):
+            return None, "its split file is not known here"
+        data = load(tasks.data, splits=tasks.splits)
+    except CfslError as error:
+        return None, str(error)
+
+    if data.fingerprint != tasks.data_fingerprint:
+        return None, "what is installed here is another version of it"
+    return data, ""
+
+
 def _same_data(tasks: CardTasks, elsewhere: str) -> Dataset:
     """Return the data set of a card."""
     name = tasks.data
@@ -174,5 +200,5 @@ def _differences(tasks: CardTasks, manifest: Manifest) -> dict[str, str]:
 
 
 def _open_to_doubt(different: Mapping[str, str]) -> set[str]:
-    """Return in what a manifest of the same tasks may differ: names, and what renamed things stand for."""
+    """Return the fields in which a manifest of the same tasks may differ from the card."""
     return {fact for name in _NAMES.keys() & different.keys() for fact in (name, _NAMES[name])}

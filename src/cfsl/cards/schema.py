@@ -1,7 +1,8 @@
 """A card and its parts: what stands where, and between which bounds.
 
 A card is read through attributes, such as `card.metrics.accuracy.mean`. Cards may have more keys
-than are listed here, which are kept as they are; metrics may not. docs/results.md explains every key.
+than are listed here, which are kept as they are; metrics may not. docs/results.md explains every
+key.
 """
 
 from __future__ import annotations

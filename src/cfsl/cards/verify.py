@@ -28,8 +28,8 @@ class Verdict:
 
     status: Status
     """ok: every number was worked out again from the answers. in part: the card does not contradict
-    itself, but not all of it can be checked. unchecked: the same, since its tasks are not known here.
-    refused: something on the card is not true."""
+    itself, but not all of it can be checked. unchecked: the same, since its tasks are not known
+    here. refused: something on the card is not true."""
     reasons: tuple[str, ...] = ()
 
     def __str__(self) -> str:

@@ -315,9 +315,9 @@ def _hours(seconds: float) -> str:
 
 def _say_end(cells: list[Cell], ending: Ending, shelf: Shelf, *, json: bool) -> None:
     """Show the tables, then what is missing and why."""
-    from cfsl.cli.benchtable import tables_of
+    from cfsl.report.bench_tables import tables_of
 
-    tables = tables_of(cells, shelf)
+    tables = tables_of(cells, shelf.card)
     if json:
         rows = [row for table in tables for row in table.rows()]
         print_json({"cells": rows, "failed": ending.failed, "blocked": ending.blocked})

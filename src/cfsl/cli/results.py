@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 app = typer.Typer(
     no_args_is_help=True,
     help="Look at result cards, and take them elsewhere.",
-    epilog="Examples:\n\ncfsl results list results --type B\n\ncfsl results show results/omniglot/protonet-B3.json\n\n"
+    epilog="Examples:\n\ncfsl results list results --type B\n\n"
+    "cfsl results show results/omniglot/protonet-B3.json\n\n"
     "cfsl results export --format csv --out results.csv",
 )
 
@@ -39,7 +40,10 @@ def list_cards(
     type_: Type = None,
     json: Json = False,
 ) -> None:
-    """List the result cards below a folder; damaged ones are named on stderr, and the exit code is 1."""
+    """List the result cards below a folder.
+
+    Damaged ones are named on stderr, and the exit code is 1.
+    """
     from cfsl.cards.card_rows import listed, plain
 
     rows, damaged, others = _rows(folder, {"data": data, "learner": learner, "task_type": type_})
@@ -127,7 +131,9 @@ def published_cells(data: Data = None, learner: Learner = None, json: Json = Fal
 
 
 def _rows(folder: Path, wanted: dict[str, str | None]) -> tuple[list[FlatRow], list[str], int]:
-    """Return the cards that are wanted as rows, what is wrong with damaged ones, and how many files are no results."""
+    """Return the cards that are wanted as rows, the problems of damaged ones, and how many files
+    are no results.
+    """
     from cfsl.cards.card_rows import row_of
     from cfsl.cards.collect import collected
 

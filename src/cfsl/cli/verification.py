@@ -34,7 +34,10 @@ def verify(
     ] = False,
     json: Json = False,
 ) -> None:
-    """Work out every number of result cards again from their answers; the exit code is 1 if one is not true."""
+    """Work out every number of result cards again from their answers.
+
+    The exit code is 1 if one is not true.
+    """
     from cfsl.cards.collect import collected
     from cfsl.cards.manifests import Manifests
     from cfsl.cards.verify import verify_card

@@ -1,4 +1,7 @@
-"""The figures of the page, as Vega-Lite specs. Colours are CSS variables, so that they follow light, dark and print."""
+"""The figures of the page, as Vega-Lite specs.
+
+Colours are CSS variables, so that they follow light, dark and print.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,8 @@ from typing import Any, TypeAlias
 
 import altair as alt
 
-from cfsl.report.clouds import Matrices, Pareto
-from cfsl.report.series import Lines, Point
+from cfsl.report.curves import Lines, Point
+from cfsl.report.forgetting_and_costs import Matrices, Pareto
 from cfsl.report.styles import styles
 
 Spec: TypeAlias = dict[str, Any]
@@ -50,7 +53,7 @@ def lines_chart(lines: Lines) -> Spec:
 
 
 def pareto_chart(pareto: Pareto) -> Spec:
-    """Return accuracy over ATM with MACs as size, for the column that the parameter `column` names."""
+    """Return accuracy over ATM with MACs as size, of the column that `column` names in the spec."""
     chosen = alt.param("column", value=pareto.columns[0])
     x_scale = alt.Scale(type="symlog", constant=0.01)
     x = alt.X(

@@ -107,7 +107,7 @@ def _percents(values: Sequence[float]) -> str:
 
 
 def text_plot(values: Sequence[float]) -> Iterator[str]:
-    """Draw values from left to right as lines of text, and write the highest and lowest at their rows."""
+    """Draw values from left to right as lines of text, with the highest and lowest written out."""
     low, high = min(values), max(values)
     step = max(1, -(-len(values) // _PLOT_COLUMNS))
     shown = [max(values[start : start + step]) for start in range(0, len(values), step)]

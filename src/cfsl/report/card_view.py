@@ -10,10 +10,10 @@ import json
 from typing import Any, TypeAlias
 
 from cfsl.cards.collect import CardFile
+from cfsl.cards.evidence import Evidence
 from cfsl.cards.schema import Card
 from cfsl.report.bibliography import ENTRIES, keys_of
 from cfsl.report.draw_task import describe_spec
-from cfsl.report.evidence import Evidence
 from cfsl.report.remake import remake
 from cfsl.report.tables import plus_minus
 

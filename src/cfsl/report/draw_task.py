@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def draw_task(task: Task, title: str = "") -> Image.Image:
-    """Draw the support sets in order, then the target set; frames show the labels by colour and number."""
+    """Draw the support sets in order, then the target set, with labels as colours and numbers."""
     spec = task.spec
     panels = [
         Panel(

@@ -1,4 +1,7 @@
-"""The figures of the papers on paper: PDF, SVG or PNG, with error bars. Markers differ as well as colours."""
+"""The figures of the papers for print: PDF, SVG or PNG, with error bars.
+
+Markers differ as well as colours.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +12,10 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from cfsl.report.clouds import Matrices, Pareto
-from cfsl.report.contests import Differences, Ranking
+from cfsl.report.curves import Lines, Point
+from cfsl.report.forgetting_and_costs import Matrices, Pareto
 from cfsl.report.leaderboard import SIGNIFICANT
-from cfsl.report.series import Lines, Point
+from cfsl.report.rankings import Differences, Ranking
 from cfsl.report.styles import LIGHT, Style, styles
 
 _ACROSS = 4
@@ -81,7 +84,10 @@ def _finish(axis: Any, lines: Lines, panel: str) -> None:
 
 
 def pareto_figure(pareto: Pareto) -> Figure:
-    """Draw accuracy over ATM, a panel a column; the area of a dot grows with its MACs, filled dots are on the front."""
+    """Draw accuracy over ATM, a panel for each column.
+
+    The area of a dot grows with its MACs; filled dots are on the Pareto front.
+    """
     figure, axes = _grid(len(pareto.columns), shares_y=True)
     looks = styles(pareto.series)
     most = max(math.log10(row["macs"] + 10) for row in pareto.rows)
@@ -161,7 +167,7 @@ def _write_values(axis: Any, grid: Sequence[Sequence[float]]) -> None:
 
 
 def ranking_figure(ranking: Ranking) -> Figure:
-    """Draw every column's learners from the best down, on an axis that spreads what is close to 100 %."""
+    """Draw every column's learners from the best down, on an axis that is wide close to 100 %."""
     panels = list(dict.fromkeys(row["panel"] for row in ranking.rows))
     labels = {row["label"]: fill(row["label"], _LEGEND_WIDTH) for row in ranking.rows}
     heights = {
@@ -280,7 +286,8 @@ def differences_figure(differences: Differences) -> Figure:
     _legend(
         figure, [axis], fill(f"Better than {differences.against}, task by task", _TITLE_WIDTH), ""
     )
-    words = f"points, with 95 % over tasks (linear to 1, logarithmic beyond); hollow: p >= {SIGNIFICANT}"
+    axis_words = "points, with 95 % over tasks (linear to 1, logarithmic beyond)"
+    words = f"{axis_words}; hollow: p >= {SIGNIFICANT}"
     figure.supxlabel(f"{words}\n{differences.where}", fontsize=9)
     return figure
 

@@ -1,8 +1,9 @@
-"""Colours and lettering of the pictures: label colours that stay apart, text that needs no installed font.
+"""Colours and lettering of the pictures.
 
-The first eight label colours are the palette of Okabe and Ito ("Color Universal Design", 2008). Each further
-colour is the one farthest from all before it, for normal and for red-green-blind eyes. So hue and lightness
-both vary, and a label keeps its colour however many labels a task has.
+The first eight label colours are the palette of Okabe and Ito ("Color Universal Design", 2008).
+Each further colour is the one farthest from all before it, for normal and for red-green-blind eyes. So
+hue and lightness both vary, and a label keeps its colour however many labels a task has. Text needs
+no installed font.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ _LIGHTNESS = (0.36, 0.88)  # darker looks black, lighter is lost on a white page
 _CHROMA = (0.075, 0.24)  # less looks muddy beside a greyscale image, more glares
 _DARK_TEXT_ABOVE = 0.179  # the luminance at which black and white text have the same WCAG contrast
 
-# Machado, Oliveira and Fernandes, "A physiologically-based model for simulation of color vision deficiency",
-# 2009: full deuteranopia, on linear RGB.
+# Machado, Oliveira and Fernandes, "A physiologically-based model for simulation of color vision
+# deficiency", 2009: full deuteranopia, on linear RGB.
 _DEUTERANOPIA = np.array(
     [
         [0.367322, 0.860646, -0.227968],
@@ -89,7 +90,7 @@ def write_centred(
 
 
 def wrapped(text: str, size: int, width: int) -> list[str]:
-    """Break text at spaces into lines of at most this width; a longer word gets a line of its own."""
+    """Break text at spaces into lines of at most this width; a longer word has its own line."""
     lines: list[str] = []
     for paragraph in text.splitlines():
         line = ""
@@ -154,7 +155,7 @@ def _between(
 def _distances(
     colours: Float[np.ndarray, "n rgb"], colour: Float[np.ndarray, " rgb"]
 ) -> Float[np.ndarray, " n"]:
-    """Return how far each colour is from one colour, for the eye that sees the smaller difference."""
+    """Return how far each colour is from one colour, for the eye that sees less difference."""
     many, one = _linear(colours), _linear(colour)
     normal = np.linalg.norm(_oklab(many) - _oklab(one), axis=-1)
     red_green_blind = np.linalg.norm(

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from cfsl.cards.schema import Card, CardRun, CardTasks
-from cfsl.presets.board import places_of
 from cfsl.presets.profiles import PROFILES
 from cfsl.presets.suites import SUITES, Place
+from cfsl.report.board import places_of
 from cfsl.spec import TaskSpec
 
 _USUAL_PRECISION = "float32"

@@ -1,6 +1,7 @@
 """How a learner looks in every figure: its colour and its marker, the same everywhere.
 
-Colours are those of Okabe and Ito, darkened or lightened until they stand out (3 : 1) from a white or a dark page.
+Colours are those of Okabe and Ito, darkened or lightened until they stand out (3 : 1) from a white
+or a dark page.
 Markers differ as well, so that nothing hangs on colour alone.
 """
 
@@ -56,7 +57,7 @@ _OWN: Mapping[str, Style] = {
     "proto_maml": Style(2, "square"),
     "champion": Style(7, "circle"),
 }
-"""The methods of paper 1 have a colour each; learners that often stand beside each other differ in both."""
+"""The methods of paper 1 have a colour each; frequent neighbours differ in colour and marker."""
 
 
 def styles(names: Iterable[str]) -> dict[str, Style]:

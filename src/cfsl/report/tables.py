@@ -63,7 +63,7 @@ def plus_minus(accuracy: CardSummary | Entry) -> str:
 def text_table(
     title: str, columns: Sequence[str], rows: Mapping[str, Mapping[str, Entry]], width: int
 ) -> Iterator[str]:
-    """Lay a table out in lines no wider than `width`, in several blocks if there are many columns."""
+    """Lay a table out in lines no wider than `width`, in several blocks if need be."""
     yield title
 
     first = max(len(name) for name in [*rows, "  published"]) + 2

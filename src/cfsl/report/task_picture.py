@@ -1,8 +1,9 @@
 """One task as a picture: the support sets in order of time, then the target set.
 
-Every image stands in a frame of its label's colour under its label's number, so that colour is never the only
-cue. The layout is searched: the largest images that make a tidy picture of a size fit for a page; for huge
-tasks a larger picture, then thumbnails, and at last only the first images of each label, as the caption says.
+Every image stands in a frame of its label's colour under its label's number, so that colour is
+never the only cue. The layout is searched: the largest images that make a tidy picture of a size
+fit for a page; for huge tasks a larger picture, then thumbnails, and at last only the first images
+of each label, as the caption says.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class Panel:
 
 
 def draw_panels(panels: Sequence[Panel], *, heading: str, caption: str, labels: int) -> Image.Image:
-    """Draw support panels in order, bracketed by class group, then the target panel, which is the last one.
+    """Draw support panels in order, bracketed by class group, then the target panel, the last one.
 
     `labels` is the number of labels in the whole task. All images have one size.
     """
@@ -147,7 +148,7 @@ class _Style:
 
 
 class _Grid:
-    """A panel's rows of blocks, one for each label, and within a block the rows of that label's images."""
+    """A panel's rows of blocks, one for each label, and the rows of images within a block."""
 
     def __init__(self, style: _Style, size: _Pair, columns: int, shot_columns: int) -> None:
         labels, shots = size
@@ -166,7 +167,7 @@ class _Grid:
 
     @classmethod
     def fitting(cls, style: _Style, size: _Pair, width: int) -> list[_Grid]:
-        """Return grids of at most this width, from narrow to wide, each lower or fuller than those before."""
+        """Return grids of at most this width, from narrow to wide, ever lower or fuller."""
         shapes = {
             (math.ceil(size[0] / rows), math.ceil(size[1] / shot_rows))
             for rows, shot_rows in product(range(1, size[0] + 1), range(1, size[1] + 1))
@@ -198,7 +199,7 @@ class _Plan:
         self.height = self.rows * self.row_height + style.gap + self.target.height
 
     def awkwardness(self) -> float:
-        """Weigh an odd shape, many rows of sets, blank places and unlike widths against each other."""
+        """Weigh an odd shape, many rows of sets, blank places and unequal widths together."""
         shape = math.log(self.width / self.height / _PLEASANT_ASPECT)
         unlike = abs(self.row_width - self.target.width) / self.width
         blank = (
@@ -215,14 +216,14 @@ class _Plan:
         )
 
     def is_tidy(self) -> bool:
-        """Tell whether labels and support sets fill their rectangles, and sets stand in rows of several."""
+        """Tell whether labels and sets fill their rectangles, and sets stand in rows of several."""
         filled = not (self.support.blank or self.support.shot_blank or self.target.shot_blank)
         in_rows = self.set_blank < _TIDY_BLANK and (self.per_row >= 3 or self.rows == 1)
         return filled and in_rows and not self.support.is_upright
 
 
 def _choose_plan(counts: _Counts) -> _Plan:
-    """Return the least awkward plan with the largest images that fit, and with all images if they fit."""
+    """Return the tidiest plan with the largest images that fit, and all images if they fit."""
     keep = max(counts.support[1], min(counts.target[1], _MOST_TARGETS // counts.target[0]))
     while True:
         last_resort = ((_PAGES[1][0], _NO_LIMIT),) if keep == 1 else ()
@@ -260,7 +261,7 @@ def _draw_body(
     corner: _Pair,
     colours: Sequence[Colour],
 ) -> None:
-    """Draw the support sets, with the arrow of time before each but the first, a rule, and the target set."""
+    """Draw the support sets, with arrows of time between them, a rule, and the target set."""
     draw, gap, (left, top) = ImageDraw.Draw(image), plan.style.gap, corner
     start = left + (plan.width - plan.row_width) // 2
     columns = [start + column * (plan.support.width + gap) for column in range(plan.per_row)]
@@ -306,7 +307,7 @@ def _draw_panel(
     corner: _Pair,
     colours: Sequence[Colour],
 ) -> None:
-    """Draw the border, the title, and a block for each label: its number on a strip, its images below."""
+    """Draw border and title, and a block for each label: its number, its images below."""
     draw, style, (left, top) = ImageDraw.Draw(image), plan.style, corner
     box = (left, top, left + grid.width - 1, top + grid.height - 1)
     draw.rounded_rectangle(box, style.text // 3, _WHITE, _BORDER, 1)

@@ -14,7 +14,7 @@ _OF_A_COLUMN = ("seed", "episodes", "validation", "validation_tasks")
 
 
 class RowNames:
-    """Names rows by learner and, where it matters, by what differs from the learner's usual settings.
+    """Names rows by learner and, where it matters, by what differs from its usual settings.
 
     A profile chooses settings for every column. They are one row unless a column has several; the
     settings that fill most columns need no mention. Cards of no profile have the settings that

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
 from cfsl.cards.collect import CardFile
 from cfsl.cards.schema import OWN, Card, CardTasks
-from cfsl.presets.row_names import RowNames, usual_settings
 from cfsl.presets.suites import SUITES
+from cfsl.report.row_names import RowNames, usual_settings
 
 _HASH_DIGITS = 8
 
@@ -37,6 +37,13 @@ class Board:
     repeats: list[CardFile] = field(default_factory=list)
     """Cards that are left out: another card of their cell has the same learner, training and seed,
     and as many tasks or more."""
+
+    @property
+    def cards(self) -> Iterator[CardFile]:
+        """The cards in all cells."""
+        for row in self.rows.values():
+            for cell in row.values():
+                yield from cell
 
 
 def boards(cards: Iterable[CardFile]) -> list[Board]:

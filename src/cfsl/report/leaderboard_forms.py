@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from cfsl.report.leaderboard import Cell, Leaderboard, Row, places
+from cfsl.report.leaderboard import Leaderboard, LeaderboardCell, LeaderboardRow, places
 from cfsl.report.tables import LEGEND, TOGETHER, text_table, together_mark
 
 _MARKDOWN = str.maketrans({character: f"\\{character}" for character in "\\`*_{}[]<>|#"})
@@ -25,7 +25,10 @@ _CSV = (
 )
 _NARROW = 6
 """Columns that fit one column of a paper."""
-BOLD = "Bold: the best of a column, and what a paired t test on the same tasks cannot tell from it (p at least 0.05)."
+BOLD = (
+    "Bold: the best of a column, and what a paired t test on the same tasks cannot tell from it "
+    "(p at least 0.05)."
+)
 UNTESTED = "Without the predictions of both there is no test, and no tie is claimed: so in"
 
 
@@ -96,11 +99,11 @@ def _notes(board: Leaderboard) -> Iterator[str]:
         yield LEGEND[1].replace("(s)", "Published numbers: (s)")
 
 
-def _marks(row: Row) -> str:
+def _marks(row: LeaderboardRow) -> str:
     return (" \\*" if row.breaks_law else "") + (" \\~" if row.transductive else "")
 
 
-def _md_cells(board: Leaderboard, row: Row, out: Path | None) -> Iterator[str]:
+def _md_cells(board: Leaderboard, row: LeaderboardRow, out: Path | None) -> Iterator[str]:
     for column in board.columns:
         cell = row.cells.get(column)
         if cell is None or cell.entry.mean is None:
@@ -113,14 +116,14 @@ def _md_cells(board: Leaderboard, row: Row, out: Path | None) -> Iterator[str]:
         yield f"[{shown}]({link}){width}{together_mark(cell.entry)}"
 
 
-def _md_published(board: Leaderboard, row: Row) -> Iterator[str]:
+def _md_published(board: Leaderboard, row: LeaderboardRow) -> Iterator[str]:
     for column in board.columns:
         theirs = row.cells[column].entry.published if column in row.cells else None
         yield f"*{100 * theirs.accuracy:.2f}{_STATUS[theirs.status]}*" if theirs else ""
 
 
 def _link(path: str, out: Path | None) -> str:
-    """Return the way from the written file to a card, with what Markdown would misread written otherwise."""
+    """Return the path from the written file to a card, with escapes that Markdown needs."""
     shown = os.path.relpath(path, out.parent) if out is not None else path
     return Path(shown).as_posix().replace(" ", "%20").replace("(", "%28").replace(")", "%29")
 
@@ -180,7 +183,7 @@ def _caption(board: Leaderboard) -> str:
     return " ".join(parts)
 
 
-def _tex_cell(cell: Cell | None) -> str:
+def _tex_cell(cell: LeaderboardCell | None) -> str:
     if cell is None or cell.entry.mean is None:
         return "--"
     width = f" \\pm {100 * cell.entry.ci95:.2f}" if cell.entry.ci95 is not None else ""
@@ -188,7 +191,7 @@ def _tex_cell(cell: Cell | None) -> str:
     return (f"$\\mathbf{{{number}}}$" if cell.mark else f"${number}$") + together_mark(cell.entry)
 
 
-def _tex_published(cell: Cell | None) -> str:
+def _tex_published(cell: LeaderboardCell | None) -> str:
     theirs = cell.entry.published if cell else None
     return f"${100 * theirs.accuracy:.2f}{_LATEX_STATUS[theirs.status]}$" if theirs else ""
 

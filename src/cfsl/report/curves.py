@@ -1,7 +1,7 @@
 """What the figures show, as plain rows: the same for the page and for paper.
 
-A row is a point: "series" (who), "panel" (where), "x", "y", and for accuracies "low" and "high", the ends of the 95 %
-interval over tasks. Accuracies are in percent.
+A row is a point: "series" (which curve), "panel" (where), "x", "y", and for accuracies "low" and
+"high", the ends of the 95 % interval over tasks. Accuracies are in percent.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import Any, Literal, TypeAlias
 from cfsl.cards.collect import CardFile
 from cfsl.cards.schema import Card
 from cfsl.metrics.accuracy import over_seeds
-from cfsl.presets.board import Board, columns_with
 from cfsl.presets.columns import INSTANCE
 from cfsl.presets.suites import SUITES
+from cfsl.report.board import Board, columns_with
 from cfsl.report.tables import entry_of
 from cfsl.spec import TaskSpec
 
@@ -151,7 +151,8 @@ def _costs(board: Board, columns: Sequence[str]) -> Iterator[Lines]:
             "figure4",
             _place(board),
             "Memory and operations over the number of support sets",
-            "Paper 1, Figure 4, measured. ATM: what is kept, over all support images. Who keeps nothing is not shown.",
+            "Paper 1, Figure 4, measured. ATM: what is kept, over all support images. "
+            "Who keeps nothing is not shown.",
             "support sets",
             "",
             rows,
@@ -250,7 +251,8 @@ def _corruption(boards: Sequence[Board]) -> Iterator[Lines]:
                 "corruption",
                 _place(board),
                 "Instance test under noise and occlusion",
-                "Paper 2, Figures 8 and 9; panels: support sets x images. Level: part of the values that are noise, or "
+                "Paper 2, Figures 8 and 9; panels: support sets x images. "
+                "Level: part of the values that are noise, or "
                 "the radius of the disc over the height. Bars: 95 % over tasks.",
                 "level of corruption",
                 "accuracy, %",
