@@ -80,6 +80,7 @@ def _packed(answers: Answers) -> dict[str, np.ndarray]:
     """Return the arrays of one run, as small as they can be without losing a bit."""
     answers = rounded(answers)
     wrong = answers.predicted != answers.labels
+
     packed = {
         "predicted": _smallest(answers.predicted),
         "log_likelihood": answers.log_likelihood.astype("<f2"),
@@ -88,6 +89,7 @@ def _packed(answers: Answers) -> dict[str, np.ndarray]:
         "bookkeeping_bytes": _smallest(_one_row(answers.bookkeeping_bytes)),
         "support_bytes": np.array(answers.support_bytes, "<i8"),
     }
+
     if answers.progressive is not None:
         packed["progressive"] = _smallest(answers.progressive)
     return packed
@@ -211,6 +213,7 @@ def _integers(
         raise CardError(
             f"{name} is {array.dtype} {array.shape}; integers {shape} are needed for these tasks"
         )
+
     if array.size and (array.min() < lowest or array.max() > highest):
         raise CardError(
             f"{name} goes from {array.min()} to {array.max()}; {lowest} to {highest} is possible"

@@ -181,6 +181,7 @@ def _short(row: FlatRow) -> dict[str, str]:
     """Return the texts of a row, by the heading that they stand under."""
     marks = ("*" if row["breaks_law"] else "") + ("~" if row["transductive"] else "")
     schedule = [row["epochs"], row["updates"], row["batch"]]
+
     return {
         "data": _text(row["data"]),
         "column": _text(row["column"]),

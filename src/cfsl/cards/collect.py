@@ -49,6 +49,7 @@ def collected(places: Iterable[Path]) -> Collection:
                 found.damaged[path] = str(error)
             else:
                 found.others.append(path)
+
     return found
 
 

@@ -65,9 +65,11 @@ def corrupted(occlusion: tuple[float, ...]) -> Columns:
         for name, spec in INSTANCE.items()
         for level in NOISE
     }
+
     discs = {
         f"{name}-disc-{level}": spec.replace(corruption=Occlusion(fraction=level))
         for name, spec in INSTANCE.items()
         for level in occlusion
     }
+
     return noise | discs

@@ -78,6 +78,7 @@ def keys_of(card: Card) -> list[str]:
     """Return what to cite for a card: benchmark, tasks, data set and learner, each once."""
     suites = {suite for suite, _ in places_of(card.tasks)}
     learner = LEARNERS.get(card.learner.name)
+
     keys = [
         "cfsl",
         "antoniou2020",

@@ -63,6 +63,7 @@ def lines_of(boards: Sequence[Board]) -> list[Lines]:
         "scaling": _scaling,
         "instance": _instance,
     }
+
     found = [
         lines for board in boards if board.suite in makers for lines in makers[board.suite](board)
     ]
@@ -78,6 +79,7 @@ def _accuracy(series: str, panel: str, x: Any, cards: Sequence[CardFile]) -> Poi
     entry = entry_of([found.card for found in cards], None)
     mean, width = 100 * (entry.mean or 0.0), 100 * (entry.ci95 or 0.0)
     text = f"{mean:.2f}" + (f" ± {width:.2f} %" if entry.ci95 is not None else " %")
+
     point = {
         "series": series,
         "panel": panel,
@@ -96,6 +98,7 @@ def _nss(board: Board, column: str) -> int:
 def _figure_3(board: Board) -> Iterator[Lines]:
     """Accuracy over NSS: B, and C with overwrite; both begin at one support set."""
     panels = {"B": "B: new classes", "C": "C: new classes with overwrite"}
+
     rows = []
     for letter, panel in panels.items():
         for learner, cells in board.rows.items():
@@ -104,6 +107,7 @@ def _figure_3(board: Board) -> Iterator[Lines]:
                 rows += [
                     _accuracy(learner, panel, _nss(board, column), cells[column]) for column in own
                 ]
+
     if _has_curve(rows):
         yield Lines(
             "figure3",
@@ -114,6 +118,7 @@ def _figure_3(board: Board) -> Iterator[Lines]:
             "accuracy, %",
             rows,
         )
+
     if board.data not in SUITES["figure4"].data:
         yield from _costs(board, [column for column in board.columns if column[0] == "B"])
 
@@ -129,6 +134,7 @@ def _costs(board: Board, columns: Sequence[str]) -> Iterator[Lines]:
         "MACs to learn": lambda card: card.macs.adaptation,
         "MACs to answer": lambda card: card.macs.prediction,
     }
+
     rows = []
     for panel, measure in measures.items():
         for learner, cells in board.rows.items():
@@ -146,6 +152,7 @@ def _costs(board: Board, columns: Sequence[str]) -> Iterator[Lines]:
                             "text": text,
                         }
                     )
+
     if _has_curve(rows):
         yield Lines(
             "figure4",
@@ -176,6 +183,7 @@ def _scaling(board: Board) -> Iterator[Lines]:
     names = {
         column: f"{column[:-1]} {column[-1]} ({specs[column].labels})" for column in board.columns
     }
+
     yield from _by_column(
         board,
         names,
@@ -208,6 +216,7 @@ def _by_column(
         for column in board.columns
         if column in cells
     ]
+
     if _has_curve(rows):
         order = list(names.values())
         yield Lines(
@@ -226,10 +235,13 @@ def _by_column(
 def _corruption(boards: Sequence[Board]) -> Iterator[Lines]:
     """Figures 8 and 9: the instance test under noise and occlusion; clean images are at 0."""
     clean = {(b.data, b.splits, b.profile): b for b in boards if b.suite == "instance"}
+
     for board in (board for board in boards if board.suite == "corruption"):
         specs = SUITES["corruption"].columns(board.data)
+
         base = clean.get((board.data, board.splits, board.profile))
         rows: list[Point] = []
+
         for kind, what in (("noise", "noise"), ("disc", "occlusion")):
             for name, spec in INSTANCE.items():
                 panel = f"{what}, {spec.nss} x {spec.k_shot}"
@@ -246,6 +258,7 @@ def _corruption(boards: Sequence[Board]) -> Iterator[Lines]:
                         for column in own
                         if column in cells
                     ]
+
         if rows:
             yield Lines(
                 "corruption",
@@ -305,6 +318,7 @@ def _curve(found: CardFile, accuracies: Sequence[float]) -> Iterator[Point]:
     card = found.card
     validation = None if card.training is None else card.training.validation
     series = "?" if validation is None else _column(card.tasks.data, validation)
+
     for epoch, accuracy in enumerate(accuracies, start=1):
         yield {
             "series": series,

@@ -124,6 +124,7 @@ def _of_suite(boards: Sequence[Board], wanted: Wanted) -> list[Board]:
         raise SpecError(
             f"nobody is trained in {suite}, so that nobody is better; it measures costs"
         )
+
     found = [board for board in boards if board.suite == suite]
     if not found:
         there = ", ".join(dict.fromkeys(board.suite for board in boards)) or "none"

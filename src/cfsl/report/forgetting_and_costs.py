@@ -53,6 +53,7 @@ def _columns_by_place(boards: Iterable[Leaderboard]) -> dict[str, list[tuple[Lea
     """Return the columns of each data set and profile; tasks of several suites are there once."""
     seen = set()
     found: dict[str, list[tuple[Leaderboard, str]]] = {}
+
     for board in boards:
         for column in board.columns:
             cell = next(row.cells[column] for row in board.rows if column in row.cells)
@@ -76,6 +77,7 @@ def matrices_of(boards: Iterable[Leaderboard], evidence: EvidenceByPath) -> list
         ]
         if rows:
             made.append(Matrices(where, list(dict.fromkeys(row["column"] for row in rows)), rows))
+
     return made
 
 
@@ -83,6 +85,7 @@ def _matrix(cell: LeaderboardCell, evidence: EvidenceByPath) -> np.ndarray | Non
     """Return the mean over seeds; None if a seed has none, or if there is a single group."""
     found = [evidence.get(one.path, NOTHING).matrix for one in cell.cards]
     known = [matrix for matrix in found if matrix is not None]
+
     if (
         not known
         or len(known) < len(found)
@@ -108,6 +111,7 @@ def paretos_of(boards: Iterable[Leaderboard]) -> list[Pareto]:
     A column must have at least three learners.
     """
     made = []
+
     for where, columns in _columns_by_place(boards).items():
         rows: list[Point] = []
         for board, column in columns:
@@ -125,6 +129,7 @@ def paretos_of(boards: Iterable[Leaderboard]) -> list[Pareto]:
 def _costs(learner: str, column: str, cell: LeaderboardCell) -> Point:
     cards = [one.card for one in cell.cards]
     mean, width = 100 * (cell.entry.mean or 0.0), 100 * (cell.entry.ci95 or 0.0)
+
     return {
         "series": learner,
         "column": column,

@@ -65,6 +65,7 @@ def pixels_uri(pixels: UInt8[np.ndarray, "channels height width"]) -> str:
     image = Image.fromarray(pixels[0] if len(pixels) == 1 else np.moveaxis(pixels, 0, -1))
     if len(pixels) > 1:
         return _webp(image, quality=75)
+
     shades = len(np.unique(pixels))
     content = io.BytesIO()
     shown = (
@@ -72,6 +73,7 @@ def pixels_uri(pixels: UInt8[np.ndarray, "channels height width"]) -> str:
         if shades > 2
         else image.point(lambda v: 255 * (v > 127), "1")
     )
+
     shown.save(content, "PNG", optimize=True)
     return _uri("image/png", content.getvalue())
 

@@ -38,6 +38,7 @@ def text_form(boards: Sequence[Leaderboard], out: Path | None, width: int = 120)
     for board in boards:
         title = f"{board.title}, profile {board.profile}: {board.what}"
         lines = [*text_table(title, list(board.columns), board.entries, width)]
+
         legend = [
             *(LEGEND if board.has_published else []),
             *([TOGETHER] if board.has_ensembles else []),
@@ -52,6 +53,7 @@ def csv_form(boards: Sequence[Leaderboard], out: Path | None) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(_CSV)
+
     for board, row, column, cell in places(boards):
         entry, theirs = cell.entry, cell.entry.published
         place = (board.suite, board.data, board.splits, board.profile, row.label, column)
@@ -71,8 +73,10 @@ def _markdown(board: Leaderboard, out: Path | None) -> Iterator[str]:
     yield ""
     yield f"{_md(board.what)}. Split file: {_md(board.splits)}. Accuracy in %, ± 95 % over tasks."
     yield ""
+
     yield "| learner | " + " | ".join(_md(column) for column in board.columns) + " |"
     yield "|---|" + "--:|" * len(board.columns)
+
     for row in board.rows:
         yield f"| {_md(row.label)}{_marks(row)} | " + " | ".join(_md_cells(board, row, out)) + " |"
         if any(cell.entry.published for cell in row.cells.values()):
@@ -87,10 +91,12 @@ def _notes(board: Leaderboard) -> Iterator[str]:
     yield BOLD
     if board.untested:
         yield f"{UNTESTED} {board.untested_words}."
+
     if any(row.breaks_law for row in board.rows):
         yield "\\* breaks the data-flow law on purpose: an upper bound, not ranked."
     if any(row.transductive for row in board.rows):
         yield "\\~ transductive: looks at all targets together."
+
     if board.has_ensembles:
         yield TOGETHER
     if board.repeats:
@@ -145,10 +151,12 @@ def _latex(board: Leaderboard) -> Iterator[str]:
     yield r"\centering\scriptsize\setlength{\tabcolsep}{3pt}" if is_wide else r"\centering\small"
     yield rf"\caption{{{_caption(board)}}}"
     yield rf"\label{{tab:{board.suite}-{_plain(board.data)}-{_plain(board.profile)}}}"
+
     yield rf"\begin{{tabular}}{{l{'c' * len(board.columns)}}}"
     yield r"\toprule"
     yield " & ".join(["Learner", *(_tex(column) for column in board.columns)]) + r" \\"
     yield r"\midrule"
+
     for row in board.rows:
         mark = (r"$^{*}$" if row.breaks_law else "") + (r"$^{\sim}$" if row.transductive else "")
         cells = [_tex_cell(row.cells.get(column)) for column in board.columns]
@@ -156,6 +164,7 @@ def _latex(board: Leaderboard) -> Iterator[str]:
         theirs = [_tex_published(row.cells.get(column)) for column in board.columns]
         if any(theirs):
             yield " & ".join([r"\quad published", *theirs]) + r" \\"
+
     yield r"\bottomrule"
     yield r"\end{tabular}"
     yield rf"\end{{{environment}}}"
@@ -168,18 +177,21 @@ def _caption(board: Leaderboard) -> str:
         r"Accuracy in \%, $\pm$ 95\,\% over tasks.",
         _tex(BOLD),
     ]
+
     if board.untested:
         parts.append(f"{UNTESTED} {_tex(board.untested_words)}.")
     if any(row.breaks_law for row in board.rows):
         parts.append(r"$^{*}$ An upper bound that breaks the data-flow law, not ranked.")
     if any(row.transductive for row in board.rows):
         parts.append(r"$^{\sim}$ Transductive.")
+
     if board.has_ensembles:
         parts.append(TOGETHER)
     if board.repeats:
         parts.append(board.repeats_words)
     if board.has_published:
         parts.append(r"Published: $^{\dagger}$ superseded, $^{\ddagger}$ trend only.")
+
     return " ".join(parts)
 
 

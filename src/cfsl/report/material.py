@@ -137,6 +137,7 @@ def sweeps_below(folders: Sequence[Path]) -> list[SweepPicture]:
             uri = file_uri(picture.read_bytes())
         except (OSError, ValueError, KeyError, TypeError):
             continue
+
         named = ", ".join(f"{name} = {value}" for name, value in changes.items())
         chosen = named or "the usual settings"
         alt = f"Validation accuracy of the trials of a sweep of {learner}; the best has {chosen}"

@@ -137,6 +137,7 @@ def _environment() -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+
     made.filters |= {
         "breakable": _breakable,
         "card_ids": _card_ids,
@@ -184,6 +185,7 @@ def _facts(material: Material, charts: Sequence[Chart]) -> list[tuple[int, str]]
     """Count what is on the page."""
     learners = {found.card.learner.name for found in material.cards}
     data = {found.card.tasks.data for found in material.cards}
+
     counts = (
         (len(material.cards), "card"),
         (len(learners), "learner"),

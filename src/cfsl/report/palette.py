@@ -1,9 +1,9 @@
 """Colours and lettering of the pictures.
 
 The first eight label colours are the palette of Okabe and Ito ("Color Universal Design", 2008).
-Each further colour is the one farthest from all before it, for normal and for red-green-blind eyes. So
-hue and lightness both vary, and a label keeps its colour however many labels a task has. Text needs
-no installed font.
+Each further colour is the one farthest from all before it, for normal and for red-green-blind eyes.
+So hue and lightness both vary, and a label keeps its colour however many labels a task has. Text
+needs no installed font.
 """
 
 from __future__ import annotations
@@ -92,6 +92,7 @@ def write_centred(
 def wrapped(text: str, size: int, width: int) -> list[str]:
     """Break text at spaces into lines of at most this width; a longer word has its own line."""
     lines: list[str] = []
+
     for paragraph in text.splitlines():
         line = ""
         for word in paragraph.split():
@@ -110,11 +111,13 @@ def _lettering(text: str, size: int, bold: bool) -> tuple[Image.Image, int]:
     font = _font(size * _SUPERSAMPLING)
     ascent, descent = font.getmetrics()
     text = text.translate(_PLAIN)
+
     mask = Image.new("L", (math.ceil(font.getlength(text)) + 2 * _SUPERSAMPLING, ascent + descent))
     weight = size * _SUPERSAMPLING / 60 if bold else 0
     ImageDraw.Draw(mask).text(
         (_SUPERSAMPLING, ascent), text, fill=255, font=font, anchor="ls", stroke_width=weight
     )
+
     digit_height = -font.getbbox("0", anchor="ls")[1]
     return mask.reduce(_SUPERSAMPLING), round((ascent - digit_height / 2) / _SUPERSAMPLING)
 
@@ -132,14 +135,17 @@ def _colour_table() -> tuple[Colour, ...]:
     """Go on from Okabe and Ito, each time with the candidate farthest from all colours so far."""
     axis = np.linspace(0, 255, _CUBE_STEPS).round()
     cube = np.stack(np.meshgrid(axis, axis, axis), axis=-1).reshape(-1, 3)
+
     lightness, a, b = _oklab(_linear(cube)).T
     usable = _between(lightness, _LIGHTNESS) & _between(np.hypot(a, b), _CHROMA)
     colours = np.concatenate([np.array(_OKABE_ITO, dtype=np.float64), cube[usable]])
+
     chosen = list(range(len(_OKABE_ITO)))
     # White joins as a colour to keep away from, since it is the page.
     nearest = _distances(colours, np.array([255.0, 255.0, 255.0]))
     for index in chosen:
         nearest = np.minimum(nearest, _distances(colours, colours[index]))
+
     while len(chosen) < _MOST_COLOURS:
         chosen.append(int(nearest.argmax()))
         nearest = np.minimum(nearest, _distances(colours, colours[chosen[-1]]))

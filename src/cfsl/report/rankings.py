@@ -94,6 +94,7 @@ def _ranking_points(board: Leaderboard) -> Iterator[Point]:
     for column in board.columns:
         rows = [row for row in board.rows if column in row.cells and is_ranked(row, column)]
         rows.sort(key=lambda row: -(row.cells[column].entry.mean or 0.0))
+
         for row in rows if len(rows) > 1 else ():
             entry = row.cells[column].entry
             yield {
@@ -124,6 +125,7 @@ def differences_of(
                 column for column in board.columns if any(row["column"] == column for row in rows)
             ]
             made.append(Differences(_where(board), against, columns, rows))
+
     return [one for one in made if one.rows]
 
 

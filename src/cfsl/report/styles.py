@@ -67,6 +67,7 @@ def styles(names: Iterable[str]) -> dict[str, Style]:
         Style(n % len(LIGHT), shapes[(n + n // 24) % len(shapes)])
         for n in range(len(LIGHT) * len(shapes))
     ]
+
     found: dict[str, Style] = {}
     for name in names:
         own = _OWN.get(name.split(" ")[0])
@@ -76,4 +77,5 @@ def styles(names: Iterable[str]) -> dict[str, Style]:
         found[name] = (
             own if own and own not in found.values() else next(free, every[len(found) % len(every)])
         )
+
     return found

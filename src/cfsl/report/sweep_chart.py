@@ -84,16 +84,19 @@ def _draw_panel(panel: Any, name: str, rows: Sequence[Trial], method: str, *, is
         max((row for row in rows if row["values"][name] == value), key=_accuracy)
         for value in values
     ]
+
     if method in ("grid", "univariate"):
         _draw_curve(panel, places, curve, joined=numeric)
     if method != "univariate":
         _draw_dots(panel, where, rows)
     _draw_star(panel, where, rows)
+
     if numeric and (is_log or _is_geometric(values)):
         panel.set_xscale("log")
     if not numeric or len(values) <= _MOST_TICKS:
         panel.set_xticks(places, [_text(value) for value in values], fontsize=8)
         panel.minorticks_off()
+
     panel.margins(x=0.12 if numeric else 0.3)
     panel.set_xlabel(name, fontsize=9)
     _finish(panel)
@@ -106,8 +109,10 @@ def _draw_trials(panel: Any, rows: Sequence[Trial]) -> None:
     )
     _draw_dots(panel, numbers, rows)
     _draw_star(panel, numbers, rows)
+
     so_far = list(itertools.accumulate(_percents(rows), max))
     panel.step(numbers, so_far, where="post", color=_INK, linewidth=1, label="best so far")
+
     panel.legend(loc="lower right", fontsize=7, frameon=False)
     panel.xaxis.get_major_locator().set_params(integer=True)
     panel.set_xlabel("trial", fontsize=9)
