@@ -1,4 +1,4 @@
-"""What the answers beside a card say, in plain values: who shows them reads no answers."""
+"""What the answers beside a card say, in plain values, so that a report reads no answers."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ def check_card(path: Path, manifests: Manifests) -> Check:
     except CardError as error:
         return Check(Verdict("refused", (str(error).removeprefix(f"{path} "),)))
 
-    wrong, untold = list(contradictions(card)), list(_untold(card))
+    wrong, uncheckable = list(contradictions(card)), list(_uncheckable(card))
     if card.learner.name in LEARNERS:
         wrong += false_marks(card)
 
@@ -72,7 +72,7 @@ def check_card(path: Path, manifests: Manifests) -> Check:
         try:
             answers = stated_answers(card, path, manifests)
             wrong += _false_numbers(content, answers)
-            untold += names_on_trust(card.tasks, manifests.of(card, path))
+            uncheckable += names_on_trust(card.tasks, manifests.of(card, path))
         except UnknownTasksError as error:
             unknown_tasks = str(error)
         except CfslError as error:
@@ -81,11 +81,11 @@ def check_card(path: Path, manifests: Manifests) -> Check:
     if wrong:
         return Check(Verdict("refused", tuple(wrong)), answers)
     if unknown_tasks:
-        return Check(Verdict("unchecked", (unknown_tasks, *untold)), answers)
-    return Check(Verdict("in part", tuple(untold)) if untold else Verdict("ok"), answers)
+        return Check(Verdict("unchecked", (unknown_tasks, *uncheckable)), answers)
+    return Check(Verdict("in part", tuple(uncheckable)) if uncheckable else Verdict("ok"), answers)
 
 
-def _untold(card: Card) -> Iterator[str]:
+def _uncheckable(card: Card) -> Iterator[str]:
     """Say what cannot be checked, whatever else is known here."""
     if card.answers is None:
         yield "no predictions (format 1)" if card.upgraded_from == 1 else "no predictions"

@@ -141,7 +141,7 @@ def _costs(board: Board, columns: Sequence[str]) -> Iterator[Lines]:
             for column in columns:
                 values = [float(measure(found.card)) for found in cells.get(column, ())]
                 value = over_seeds(values).mean if values else 0.0
-                if value > 0:  # a logarithmic axis has no zero: who keeps nothing is not on it
+                if value > 0:  # a logarithmic axis has no zero
                     text = f"{value:.4f}" if panel == "ATM" else f"{value:,.0f}"
                     rows.append(
                         {

@@ -59,7 +59,7 @@ def _lines(lines: Lines) -> Chart:
     from cfsl.report.altair_charts import lines_chart
 
     names = ", ".join(lines.series[:20])
-    who = "learner" if lines.by_learner else "tasks"
+    series = "learner" if lines.by_learner else "tasks"
     return Chart(
         id=lines.figure,
         title=lines.title,
@@ -69,7 +69,7 @@ def _lines(lines: Lines) -> Chart:
         f"{lines.y_title or 'costs'} over {lines.x_title} for {names}",
         spec=lines_chart(lines),
         numbers=_numbers(
-            lines.rows, {"series": who, "panel": "panel", "x": lines.x_title, "text": "value"}
+            lines.rows, {"series": series, "panel": "panel", "x": lines.x_title, "text": "value"}
         ),
         panels=len(lines.panels),
         own_axes=not lines.shares_y,

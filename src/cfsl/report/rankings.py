@@ -1,4 +1,4 @@
-"""What two figures of who is better show, as plain rows like those of curves.py.
+"""What two figures that compare learners show, as plain rows like those of curves.py.
 
 One is the order of the learners of each column, the other is paired differences from one learner.
 """

@@ -61,7 +61,7 @@ _OWN: Mapping[str, Style] = {
 
 
 def styles(names: Iterable[str]) -> dict[str, Style]:
-    """Return the style of every name; learners of cfsl keep theirs whoever stands beside them."""
+    """Return the style of every name; a learner of cfsl has the same one in every figure."""
     shapes = list(_SHAPES)
     every = [
         Style(n % len(LIGHT), shapes[(n + n // 24) % len(shapes)])
