@@ -104,7 +104,7 @@ class Results:
     def by_place(self) -> Mapping[Place, list[Path]]:
         """Return the files of every place; a card may stand in columns of several suites."""
         from cfsl.cards.card_rows import row_of
-        from cfsl.presets.board import places_of
+        from cfsl.report.board import places_of
 
         found: dict[Place, list[Path]] = {}
         for path, card in self.cards.items():
