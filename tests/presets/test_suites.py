@@ -169,15 +169,15 @@ def stages_of(profile: str, learner: str, column: str) -> list[str]:
 
 
 def test_the_profile_strong_trains_the_maml_family_in_stages():
-    assert stages_of("strong", "maml_high", "B3") == ["MetricStart few-shot1", "maml_high B3"]
+    assert stages_of("strong", "maml_high", "B3") == ["metric_start few-shot1", "maml_high B3"]
     assert stages_of("strong", "sca", "B5") == [
-        "MetricStart few-shot1",
+        "metric_start few-shot1",
         "maml_high B3",
         "maml_high B5",
         "sca B5",
     ]
     assert stages_of("strong", "maml_high", "C5") == [
-        "MetricStart few-shot1",
+        "metric_start few-shot1",
         "maml_high C3",
         "maml_high C5",
     ]

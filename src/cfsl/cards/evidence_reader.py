@@ -97,10 +97,12 @@ def _evidence_of(card: Card, answers: Mapping[str, Answers]) -> Evidence:
     """Return what answers say, unverified."""
     learner = answers.get("")
     quoted = learner if card.ensemble is None else answers.get("ensemble")
-    has_matrix = learner is not None and learner.progressive is not None
+    matrix = None
+    if learner is not None and learner.progressive is not None:
+        matrix = group_matrix(learner)
     return Evidence(
         accuracies=None if quoted is None else task_accuracies(quoted),
-        matrix=group_matrix(learner) if learner is not None and has_matrix else None,
+        matrix=matrix,
         first_answers=None if quoted is None else _first_answers(quoted),
     )
 
