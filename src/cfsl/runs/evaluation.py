@@ -6,6 +6,9 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+from cfsl.cards.card import measurements, without_seconds
+from cfsl.cards.environment import environment
+from cfsl.cards.schema import Card
 from cfsl.data.manifest import Manifest
 from cfsl.data.tasks import Tasks
 from cfsl.harness.cost import measure_macs, measure_peak_memory
@@ -15,9 +18,6 @@ from cfsl.harness.workers import Workers
 from cfsl.learners.base import Learner, Meta
 from cfsl.learners.maml.accelerated import why_not
 from cfsl.metrics.answers import Answers, answers_of, rounded
-from cfsl.cards.card import measurements, without_seconds
-from cfsl.cards.environment import environment
-from cfsl.cards.schema import Card
 
 PUBLISHED = Conditions()
 """What everything is held to that goes on a card, unless it says otherwise."""
