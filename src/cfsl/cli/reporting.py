@@ -58,9 +58,13 @@ def report(
 ) -> None:
     """Write one page with leaderboards, figures and cards, which needs no network; exit code 1 if cards are damaged."""
     from cfsl.cli.gathering import Gatherer
+    from cfsl.report.page import lacking_for_figures
 
     places = _places(folders)
     gatherer = Gatherer(manifests, verify=verify)
+    if lacking := lacking_for_figures():
+        complain(lacking)
+
     if serve:
         _serve(places, gatherer, pictures=pictures, port=port)
         return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import gzip
+import importlib.util
 import json
 import secrets
 from collections import Counter
@@ -30,6 +31,8 @@ from cfsl.report.tables import headline, plus_minus
 from cfsl.spec import TaskSpec
 
 _FILES = resources.files("cfsl.report") / "page_files"
+_FIGURES_NEED = {"altair": "altair", "vl_convert": "vl-convert-python"}
+"""Modules that draw the figures of a page, and the packages that have them: the extra `report`."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +70,8 @@ def page(material: Material) -> str:
     """Return the page."""
     every = boards(material.cards)
     ranked = leaderboards(without_repeats(every), material.evidence)
-    charts = charts_of(every, ranked, material.cards, material.evidence)
+    lacking = lacking_for_figures()
+    charts = [] if lacking else charts_of(every, ranked, material.cards, material.evidence)
     views = {card_id(one.path): card_view(one, _known(material, one)) for one in material.cards}
     cited = [key for key in ENTRIES if any(key in view["cite"] for view in views.values())] or [
         "cfsl"
@@ -92,7 +96,7 @@ def page(material: Material) -> str:
             sweeps=material.sweeps,
             loose=_loose(material.cards, ranked),
             verdicts=_verdicts(material),
-            notes=material.notes,
+            notes=[*material.notes, lacking] if lacking else material.notes,
             damaged=material.damaged,
             others=material.others,
             bibliography="\n\n".join(ENTRIES[key] for key in cited),
@@ -108,6 +112,21 @@ def page(material: Material) -> str:
             answers_json=_json([asdict(one) for one in material.answered]),
             references_json=_json({key: ENTRIES[key] for key in cited}),
         )
+    )
+
+
+def lacking_for_figures() -> str:
+    """Return why a page has no figures here, in one line; nothing if it has them."""
+    absent = [
+        package
+        for module, package in _FIGURES_NEED.items()
+        if importlib.util.find_spec(module) is None
+    ]
+    if not absent:
+        return ""
+    return (
+        f"the page is without its figures, which need {' and '.join(absent)}: "
+        "pip install cfsl[report]"
     )
 
 
