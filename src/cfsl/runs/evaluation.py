@@ -47,9 +47,7 @@ def evaluation_of(
     trace = evaluate_under(conditions, learner, tasks, meta, workers, progress)
     seconds = time.perf_counter() - start
     answers = rounded(answers_of(trace))
-    card = card_of(
-        name, learner, tasks, meta, conditions, answers, checkpoint=checkpoint, seconds=seconds
-    )
+    card = card_of(name, learner, tasks, meta, conditions, answers, checkpoint=checkpoint, seconds=seconds)
     return Evaluation(card, trace, answers)
 
 
@@ -75,21 +73,16 @@ def card_of(
         "checkpoint": notes,
         "tasks": tasks_described(tasks),
         "metrics": measurements(answers),
-        "macs": vars(measure_macs(learner, tasks, meta))
-        | {"training_step": (checkpoint or {}).get("step_macs")},
+        "macs": vars(measure_macs(learner, tasks, meta)) | {"training_step": (checkpoint or {}).get("step_macs")},
         "peak_memory": measure_peak_memory(learner, tasks, meta),
-        "circumstances": {"seconds": seconds, "environment": environment(conditions.device)}
-        | training_seconds,
+        "circumstances": {"seconds": seconds, "environment": environment(conditions.device)} | training_seconds,
     }
 
 
 def described(learner: Any) -> dict[str, Any]:
     """Return a learner's class and hyper-parameters, ready for JSON."""
     describe = getattr(learner, "model_dump", None)
-    return {
-        "class": type(learner).__name__,
-        "settings": describe(mode="json") if describe else _shown(learner),
-    }
+    return {"class": type(learner).__name__, "settings": describe(mode="json") if describe else _shown(learner)}
 
 
 def _shown(learner: Any) -> str:

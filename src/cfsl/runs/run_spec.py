@@ -56,9 +56,7 @@ def learner_spec(name: str, changes: Mapping[str, Any]) -> LearnerSpec:
     bare = LearnerSpec(name=name, changes=dict(changes), settings=None)
     learner = built(bare)
     is_ours = name in LEARNERS or name in STARTS or name.startswith("cfsl.")
-    return bare.replace(
-        settings=described(learner)["settings"], source=None if is_ours else _source(learner)
-    )
+    return bare.replace(settings=described(learner)["settings"], source=None if is_ours else _source(learner))
 
 
 def _source(learner: Any) -> str | None:
@@ -98,11 +96,7 @@ class TrainSpec(FrozenSpec):
         stage = self.training.start
         if stage is None:
             return None
-        return TrainSpec(
-            learner=learner_spec(stage.learner, stage.changes),
-            data=self.data,
-            training=stage.training,
-        )
+        return TrainSpec(learner=learner_spec(stage.learner, stage.changes), data=self.data, training=stage.training)
 
 
 class RunSpec(FrozenSpec):
@@ -167,6 +161,4 @@ class RunSpec(FrozenSpec):
 
 
 def _hash(identity: dict[str, Any]) -> str:
-    return hashlib.sha256(
-        json.dumps(identity, sort_keys=True, separators=(",", ":")).encode()
-    ).hexdigest()
+    return hashlib.sha256(json.dumps(identity, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
