@@ -36,7 +36,7 @@ LEARNERS = (
 STAGED = ("maml_high", "sca")
 """Learners whose cards of profile `strong` are shown in the place of `quick`, once there is one."""
 FIRST = "B3"
-"""The column that rows are sorted by: every learner has it."""
+"""The column that rows are sorted by."""
 TOGETHER = {"best published, five models together": ("table1", "replication")}
 ALONE = {"best published, one model": ("replication_single",)}
 NOTHING = "-"
@@ -53,7 +53,7 @@ class Row(NamedTuple):
 def readme_table(root: Path) -> str:
     """Return accuracies on Omniglot, best first, and below them the best published ones."""
     head = {"": LEFT, UPDATES: RIGHT, **dict.fromkeys(TYPES, LEFT)}
-    ours = sorted(_rows(root), key=lambda row: -row.accuracies[FIRST])
+    ours = sorted(_rows(root), key=lambda row: -row.accuracies.get(FIRST, 0))
     rows = [[row.label, row.updates, *_joined(row.accuracies)] for row in ours]
     theirs = [[label, "", *_published(sources)] for label, sources in {**ALONE, **TOGETHER}.items()]
     return table(head, rows + theirs)
@@ -95,8 +95,8 @@ def _rows_of(learner: str, cells: Mapping[str, list[Any]], *, in_stages: bool) -
         for column, cards in cells.items()
         if all(card.get("ensemble") for card in cards)
     }
-    if FIRST in together:
-        members = cells[FIRST][0]["ensemble"]["members"]
+    if together:
+        members = cells[next(iter(together))][0]["ensemble"]["members"]
         remarks.append(f"{members} epochs together")
         yield Row(_label(learner, remarks), updates, together)
 
