@@ -36,7 +36,6 @@ from cfsl.training.training_spec import (
 )
 
 
-
 class Memory(NamedTuple):
     """The layer of the small net that remembers a task, and how its inner loop is learned."""
 
