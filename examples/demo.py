@@ -153,9 +153,7 @@ def _trained(kind: str, data: cfsl.Dataset, size: Size, bar: Bar) -> tuple[Any, 
     return best_weights(folder), notes_of_run(folder)
 
 
-def _evaluated(
-    data: cfsl.Dataset, weights: dict[str, Any], size: Size, bar: Bar
-) -> list[Card]:
+def _evaluated(data: cfsl.Dataset, weights: dict[str, Any], size: Size, bar: Bar) -> list[Card]:
     """Evaluate every learner in every column."""
     cards = []
     with Workers(os.cpu_count() or 1) as workers:

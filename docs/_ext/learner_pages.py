@@ -180,9 +180,7 @@ def numbers(name: str, cards: Cards, root: Path) -> str:
     """Return the table of a learner's cards."""
     from cfsl.cards.card_rows import row_of
 
-    own = {
-        path: row_of(path, card) for path, card in cards.items() if card.learner.name == name
-    }
+    own = {path: row_of(path, card) for path, card in cards.items() if card.learner.name == name}
     if not own:
         return "There is no card of it in `results/` yet.\n"
     numbers_of = ("accuracy", "cross-entropy", "ATM", "MACs to learn", "MACs to answer")

@@ -610,9 +610,7 @@ def test_settings_of_a_sweep_change_the_learner_and_the_cell(run):
         "local",
     )
     assert run("bench", *some, "--settings", "best.json").code == run("bench", *some).code == 0
-    rates = {
-        read_card(path).learner.settings["lr"] for path in Path("bench/cards").glob("*.json")
-    }
+    rates = {read_card(path).learner.settings["lr"] for path in Path("bench/cards").glob("*.json")}
     assert rates == {0.5, 0.01}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import html.parser
+import importlib.util
 import io
 import json
 import re
@@ -630,6 +631,22 @@ def test_a_thousand_cards_stay_below_three_megabytes():
 def test_an_empty_folder_is_an_empty_page():
     text = page(material(["nothing"], []))
     assert "There are no result cards here yet." in text and "vegaEmbed=" not in text
+
+
+def test_a_page_without_the_extra_report_has_its_tables_and_says_what_is_missing(monkeypatch):
+    cards = [found("protonet", 0.9)]
+    assert "vegaEmbed=" in page(material(["x"], cards))
+
+    find_spec = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util,
+        "find_spec",
+        lambda name, *rest: None if name == "vl_convert" else find_spec(name, *rest),
+    )
+
+    text = page(material(["x"], cards))
+    assert '<table class="leaderboard' in text and "vegaEmbed=" not in text
+    assert "which need vl-convert-python: pip install cfsl[report]" in text
 
 
 def test_rows_of_one_learner_are_told_apart_by_what_differs_in_their_settings():

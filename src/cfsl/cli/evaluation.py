@@ -212,7 +212,8 @@ def _add_ensemble(
         "epochs": members.epochs,
         "metrics": measurements(answers),
         "macs": {
-            part: len(members.epochs) * getattr(card.macs, part) for part in ("adaptation", "prediction")
+            part: len(members.epochs) * getattr(card.macs, part)
+            for part in ("adaptation", "prediction")
         },
     }
     seconds = {"ensemble_seconds": time.perf_counter() - start}

@@ -59,10 +59,14 @@ def report(
     The exit code is 1 if cards are damaged.
     """
     from cfsl.cards.evidence_reader import EvidenceReader
+    from cfsl.report.page import lacking_for_figures
     from cfsl.report.write import write_report
 
     places = _places(folders)
     reader = EvidenceReader(manifests, verify=verify)
+    if lacking := lacking_for_figures():
+        complain(lacking)
+
     if serve:
         _serve(places, reader, pictures=pictures, port=port)
         return

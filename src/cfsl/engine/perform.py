@@ -159,7 +159,8 @@ def _put_together(run: RunSpec, shelf: Shelf, tell: Tell) -> None:
             "epochs": best_epochs(shelf.training(run.train), run.members),
             "metrics": measurements(answers["ensemble"]),
             "macs": {
-                part: run.members * getattr(card.macs, part) for part in ("adaptation", "prediction")
+                part: run.members * getattr(card.macs, part)
+                for part in ("adaptation", "prediction")
             },
         }
         card = card.replace(ensemble=together)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import base64
 import gzip
+import importlib.util
 import json
 import secrets
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from importlib import resources
 from typing import Any
@@ -27,6 +28,8 @@ from cfsl.report.styles import DARK, LIGHT
 from cfsl.report.tables import plus_minus
 
 _FILES = resources.files("cfsl.report") / "page_files"
+_FIGURES_NEED = {"altair": "altair", "vl_convert": "vl-convert-python"}
+"""Modules that draw the figures of a page, and the packages that have them: the extra `report`."""
 
 
 @dataclass(frozen=True)
@@ -78,8 +81,10 @@ class Data:
 
 def page(material: Material) -> str:
     """Return the page."""
-    boards = material.leaderboards
-    charts = charts_of(material.boards, boards, material.cards, material.evidence)
+    boards, lacking = material.leaderboards, lacking_for_figures()
+    if lacking:
+        material = replace(material, notes=(*material.notes, lacking))
+    charts = [] if lacking else _charts(material)
     views = {card_id(one.path): card_view(one, material.evidence_of(one)) for one in material.cards}
     used = [key for key in ENTRIES if any(key in view["cite"] for view in views.values())]
     cited = {key: ENTRIES[key] for key in used or ["cfsl"]}
@@ -116,6 +121,25 @@ def page(material: Material) -> str:
             embedded=embedded,
             data=data,
         )
+    )
+
+
+def _charts(material: Material) -> list[Chart]:
+    return charts_of(material.boards, material.leaderboards, material.cards, material.evidence)
+
+
+def lacking_for_figures() -> str:
+    """Return why a page has no figures here, in one line; nothing if it has them."""
+    absent = [
+        package
+        for module, package in _FIGURES_NEED.items()
+        if importlib.util.find_spec(module) is None
+    ]
+    if not absent:
+        return ""
+    return (
+        f"the page is without its figures, which need {' and '.join(absent)}: "
+        "pip install cfsl[report]"
     )
 
 
