@@ -41,6 +41,7 @@ check: setup
 docs: setup
 	$(BIN)/python -c "import furo, myst_parser, sphinx" 2>/dev/null || \
 		$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[docs]"
+	$(BIN)/python docs/_ext/api_page.py
 	$(BIN)/sphinx-build -q -W --keep-going -b html docs docs/_build/html
 	@echo "wrote docs/_build/html/index.html"
 

@@ -1,12 +1,14 @@
-"""What each part of the champion is worth, on validation tasks.
+"""Measure what each part of the champion is worth, on validation tasks.
 
-    python benchmarks/ablation.py --out ablation.json          (Omniglot; half an hour to an hour of one core)
-    python benchmarks/ablation.py --answers                    (only the second table; some minutes)
+    python benchmarks/ablation.py --out ablation.json    (Omniglot; up to an hour of one core)
+    python benchmarks/ablation.py --answers              (only the second table; some minutes)
 
-Two tables, on validation classes, seed 0; test classes are never touched. In the first, what changes training is
-trained anew, for 500 updates of one core (a minute or two; the full recipe has 4,000; in bfloat16 where the processor
-has instructions for it), and asked with one view. In the
-second, the champion's ready weights are asked in other ways, and on more tasks, since on type A there is little to see.
+Both tables are of validation classes and seed 0; test classes are never touched.
+
+- In the first, every row is trained for 500 updates of one core (a minute or two; the full recipe
+  has 4,000; in bfloat16 where the processor has instructions for it), and answers from one view.
+- In the second, the champion's ready weights answer in other ways, on more tasks, since differences
+  on type A are small.
 """
 
 from __future__ import annotations
@@ -28,9 +30,10 @@ from cfsl.metrics.ensemble import ensemble
 from cfsl.nets.convnet import conv4
 from cfsl.nets.small_resnet import SmallResNet
 from cfsl.spec import Noise, Occlusion, TaskSpec
-from cfsl.training.loop import best_weights, read_weights, train
+from cfsl.training.loop import train
 from cfsl.training.ready import ready_for
 from cfsl.training.recipes import MILD, champion
+from cfsl.training.run_folder import best_weights, read_weights
 from cfsl.training.training_spec import Training
 
 EPOCHS, UPDATES = 5, 100
@@ -69,14 +72,13 @@ def base(seed: int = 0) -> Training:
 
 
 def trained_rows() -> list[Row]:
-    """Return what has to be trained."""
+    """Return the rows that have to be trained."""
     usual = base()
-    schedule, turned = (
-        usual.schedule,
-        usual.augmentation.replace(degrees=0, log_scale=0, shear=0, shift=0, elastic=0),
-    )
+    schedule = usual.schedule
+    turned = usual.augmentation.replace(degrees=0, log_scale=0, shear=0, shift=0, elastic=0)
     strong = usual.augmentation.replace(degrees=16, log_scale=0.2, shear=0.2, shift=3, elastic=0.08)
     few = TaskSpec.few_shot
+
     return [
         Row("the champion, one view", ONE_VIEW, usual),
         Row(
@@ -127,7 +129,7 @@ def trained_rows() -> list[Row]:
 
 
 def answer_rows(ready: Meta) -> dict[str, tuple[Any, Meta]]:
-    """Return what is asked, of the ready weights or of a part of them."""
+    """Return learners that answer by the ready weights, or by a part of them."""
     whole = Champion()
     by_cosine = whole.replace(closeness="cosine")
     return {
@@ -160,19 +162,14 @@ def measured(
     columns: Mapping[str, TaskSpec],
     class_tasks: int,
 ) -> dict[str, tuple[float, float]]:
-    """Return accuracy and half interval in every column, on validation tasks; several weights answer together."""
+    """Return accuracy and half interval in every column; several weights answer as an ensemble."""
     found = {}
     for column, spec in columns.items():
-        tasks = cfsl.Tasks(
-            data,
-            spec,
-            split="val",
-            numbers=range(class_tasks if spec.kind == "class" else INSTANCE_TASKS),
-        )
+        count = class_tasks if spec.kind == "class" else INSTANCE_TASKS
+        tasks = cfsl.Tasks(data, spec, split="val", numbers=range(count))
         traces = [evaluate(learner, tasks, meta, law=False) for meta in weights]
-        summary = cfsl.summarise(
-            cfsl.task_accuracies(ensemble(traces) if len(traces) > 1 else traces[0])
-        )
+        trace = ensemble(traces) if len(traces) > 1 else traces[0]
+        summary = cfsl.summarise(cfsl.task_accuracies(trace))
         found[column] = (round(100 * summary.mean, 2), round(100 * (summary.ci95 or 0), 2))
     return found
 
@@ -191,8 +188,10 @@ def trained_table(data: cfsl.Dataset) -> Iterator[tuple[str, dict[str, tuple[flo
         weights = learned(row.learner, row.training, data)
         first = first or weights
         yield row.what, measured(row.learner, [weights], data, COLUMNS, CLASS_TASKS)
+
     both = [first, learned(ONE_VIEW, base(seed=1), data)]
     yield "two training seeds together", measured(ONE_VIEW, both, data, COLUMNS, CLASS_TASKS)
+
     plain = MultiProto(net=SmallResNet(), metric="cosine")
     yield (
         "multiproto: the cosine, the champion's weights",
@@ -208,38 +207,39 @@ def trained_table(data: cfsl.Dataset) -> Iterator[tuple[str, dict[str, tuple[flo
 def answer_table(
     data: cfsl.Dataset, ready: Meta
 ) -> Iterator[tuple[str, dict[str, tuple[float, float]]]]:
-    """Yield a row for every way of asking the ready weights."""
+    """Yield a row for every learner that answers by the ready weights."""
     for what, (learner, weights) in answer_rows(ready).items():
         yield what, measured(learner, [weights], data, ANSWER_COLUMNS, MANY_CLASS_TASKS)
 
 
 def main() -> None:
-    """Print a row after the other, as tables in Markdown."""
+    """Print the rows of both tables, in Markdown."""
     parser = argparse.ArgumentParser(
         description="What each part of the champion is worth, on validation tasks."
     )
     parser.add_argument("--data", default="omniglot")
     parser.add_argument(
-        "--answers", action="store_true", help="only other ways of asking the ready weights"
+        "--answers", action="store_true", help="only the table of the ready weights"
     )
     parser.add_argument("--out", type=Path, help="also write the numbers, as JSON")
     asked = parser.parse_args()
+
     data = cfsl.load(asked.data)
     path = ready_for("champion", data)
     if path is None:
         parser.error(f"there are no ready weights for {data.name}; take omniglot or glyphs")
+
     tables = {"answers": (ANSWER_COLUMNS, answer_table(data, read_weights(path)))}
     if not asked.answers:
         tables = {"training": (COLUMNS, trained_table(data)), **tables}
     written: dict[str, dict[str, dict[str, tuple[float, float]]]] = {name: {} for name in tables}
+
     for name, (columns, rows) in tables.items():
         print(f"| | {' | '.join(columns)} |\n|---|{'--:|' * len(columns)}", flush=True)
         for what, found in rows:
             written[name][what] = found
-            print(
-                f"| {what} | {' | '.join(f'{mean:.2f}' for mean, _ in found.values())} |",
-                flush=True,
-            )
+            cells = " | ".join(f"{mean:.2f}" for mean, _ in found.values())
+            print(f"| {what} | {cells} |", flush=True)
             if asked.out is not None:
                 asked.out.write_text(json.dumps(written, indent=1) + "\n")
 

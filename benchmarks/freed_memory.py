@@ -1,10 +1,12 @@
-"""What is it worth that a process keeps freed memory while it computes?
+"""Measure how much faster training is if the process keeps freed memory.
 
-    python benchmarks/freed_memory.py            (drawn images of the shapes of Omniglot and SlimageNet64; two minutes)
+    python benchmarks/freed_memory.py        (noise of the shapes of Omniglot and SlimageNet64;
+                                              two minutes)
 
-A forward and a backward pass of the networks that learners train, with `freed_memory_kept` and without, on one thread.
-Each takes its turn in a new process, since a process that has kept memory once has it for good. Medians of the
-processor's time are compared; the part of it that the system takes is told, too.
+A forward and a backward pass of the networks that learners train, with `freed_memory_kept` and
+without, on one thread. Both take turns, each time in a new process, since memory that a process has
+kept once stays with it. Medians of the processor's time are compared; the part of it that the
+system takes is printed, too.
 """
 
 from __future__ import annotations
@@ -47,13 +49,14 @@ class Taken(NamedTuple):
 
 
 def passes(name: str, way: str) -> list[Taken]:
-    """Return what some passes take, once everything is where it stays."""
+    """Return what some passes take, after the first ones."""
     torch.set_num_threads(1)
     net, shape, images = CONTENDERS[name]
     generator = torch.Generator().manual_seed(0)
     params, stats = net.init(shape, generator)
     params = {name: tensor.requires_grad_() for name, tensor in in_channels_last(params).items()}
     shown = torch.randn(images, *shape, generator=generator).to(memory_format=torch.channels_last)
+
     taken = []
     with WAYS[way]():
         for _ in range(SETTLING + PASSES):
@@ -61,6 +64,7 @@ def passes(name: str, way: str) -> list[Taken]:
             features, _ = net.training_features(params, stats, shown)
             torch.autograd.grad(features.square().mean(), list(params.values()))
             after = os.times()
+
             system = after.system - before.system
             taken.append(Taken(after.user - before.user + system, system))
     return taken[SETTLING:]
@@ -74,6 +78,7 @@ def main() -> None:
         for _ in range(TURNS):
             for way, taken in times.items():
                 taken += new_process.submit(passes, name, way).result()
+
         medians = {way: statistics.median(one.all for one in taken) for way, taken in times.items()}
         shares = {
             way: sum(one.system for one in taken) / sum(one.all for one in taken)
@@ -82,10 +87,8 @@ def main() -> None:
         each = ", ".join(
             f"{way} {medians[way]:.3f} s ({shares[way]:.0%} in the system)" for way in WAYS
         )
-        print(
-            f"{name}: {each}: {medians['given back'] / medians['kept']:.2f} times as fast",
-            flush=True,
-        )
+        ratio = medians["given back"] / medians["kept"]
+        print(f"{name}: {each}: {ratio:.2f} times as fast", flush=True)
     new_process.shutdown()
 
 

@@ -1,16 +1,18 @@
-"""How fast is learning, against what one would write first?
+"""Measure how fast learning is, against what one would write first.
 
-    python benchmarks/learning.py            (glyphs; the same shapes as Omniglot; about five minutes)
+    python benchmarks/learning.py        (glyphs; the same shapes as Omniglot; about five minutes)
 
-Every ratio is taken in one run: the two contenders are timed in turn, and medians are compared.
+Every ratio is taken in one run: the two contenders take turns, and medians are compared.
 
-- Evaluation of ProtoNets under the data-flow law with its table of embedded images, against a plain loop that embeds
-  the images of each task: torch modules in the default layout, no law. The answers must agree.
-- A training step of ProtoNets, which is in channels_last, against the same step with torch's modules in the default
-  layout; and the share of the data path in it.
-- A step of tuning on five photographs and the answers for 75, in channels_last, against torch's modules in the default
-  layout.
-- The eight corruptions of the instance test, learned once and asked about eight times, against learned eight times.
+- Evaluation of ProtoNets under the data-flow law with its table of embedded images, against a plain
+  loop that embeds the images of each task: torch modules in the default layout, no law. The answers
+  must agree.
+- A training step of ProtoNets, which is in channels_last, against the same step with torch's
+  modules in the default layout; and the share of the data path in it.
+- A step of tuning on five photographs and the answers for 75, in channels_last, against torch's
+  modules in the default layout.
+- The eight corruptions of the instance test, learned once and asked about eight times, against
+  learned eight times.
 - Evaluation of a tuned learner by two worker processes of one thread, against one.
 - Memory of tuning with 500 inner steps, against 5.
 """
@@ -58,6 +60,7 @@ def plain_embedding(meta: Meta) -> nn.Module:
     for number, inputs in enumerate((1, 64, 64, 64), start=1):
         convolution = nn.Conv2d(inputs, 64, 3, padding=1, bias=False)
         norm = nn.BatchNorm2d(64)
+
         state = {"weight": meta["params"][f"block{number}.conv.weight"].contiguous()}
         convolution.load_state_dict(state)
         names = {"weight": "params", "bias": "params"}
@@ -67,6 +70,7 @@ def plain_embedding(meta: Meta) -> nn.Module:
             for name in ("mean", "var")
         }
         norm.load_state_dict(learned | running, strict=False)
+
         blocks += [convolution, nn.LeakyReLU(0.01), norm, nn.MaxPool2d(2)]
     return nn.Sequential(*blocks, nn.Flatten()).eval()
 
@@ -95,12 +99,11 @@ def compare_evaluation(data: cfsl.Dataset, nss: int, plain_tasks: int) -> None:
     fast_meta = {"params": in_channels_last(meta["params"]), "stats": meta["stats"]}
     net, tasks = plain_embedding(meta), cfsl.Tasks(data, cfsl.TaskSpec.type_b(nss=nss))
     some = tasks[:plain_tasks]
-    difference = float(
-        np.abs(
-            plain_evaluation(net, some[:20]).numpy()
-            - cfsl.evaluate(learner, some[:20], fast_meta).logits
-        ).max()
-    )
+
+    by_plain = plain_evaluation(net, some[:20]).numpy()
+    by_table = cfsl.evaluate(learner, some[:20], fast_meta).logits
+    difference = float(np.abs(by_plain - by_table).max())
+
     seconds = interleaved(
         {
             "plain": lambda: plain_evaluation(net, some),
@@ -109,6 +112,7 @@ def compare_evaluation(data: cfsl.Dataset, nss: int, plain_tasks: int) -> None:
         },
         rounds=3,
     )
+
     plain = seconds["plain"] / plain_tasks * len(tasks)
     print(f"evaluation of {len(tasks)} tasks, B, NSS={nss}: a forward per task {plain:.1f} s")
     for name in ("law", "no law"):
@@ -171,17 +175,16 @@ def compare_training(data: cfsl.Dataset, nss: int) -> None:
         "draw": draw,
     }
     seconds = interleaved(contenders, rounds=40)
+
     default, fast = seconds["default"], seconds["channels_last"]
-    print(
-        f"training step, B, NSS={nss}: default layout {1e3 * default:.0f} ms, channels_last {1e3 * fast:.0f} ms"
-    )
-    print(
-        f"  channels_last {default / fast:.2f}x; data path {100 * seconds['draw'] / (fast + seconds['draw']):.1f} %"
-    )
+    share = 100 * seconds["draw"] / (fast + seconds["draw"])
+    print(f"training step, B, NSS={nss}:")
+    print(f"  default layout {1e3 * default:.0f} ms, channels_last {1e3 * fast:.0f} ms")
+    print(f"  channels_last {default / fast:.2f}x; data path {share:.1f} %")
 
 
 def plain_tuning(shape: tuple[int, int, int], labels: int) -> nn.Module:
-    """Build the network that is tuned, with its head, from torch's own modules in the default layout."""
+    """Build the network that is tuned, with its head, from torch's modules."""
     channels, height, width = shape
     blocks: list[nn.Module] = []
     for inputs in (channels, 48, 48, 48):
@@ -204,17 +207,7 @@ def compare_tuning() -> None:
     targets = torch.randn(75, *shape, generator=generator)
     net, learner = plain_tuning(shape, labels), init_tune()
     optimizer = torch.optim.SGD(net.parameters(), learner.lr)
-    info = TaskInfo(
-        image_shape=shape,
-        labels=labels,
-        nss=3,
-        n_way=5,
-        k_shot=1,
-        cci=1,
-        overwrite=False,
-        seed=0,
-        device="cpu",
-    )
+    info = TaskInfo(shape, labels, nss=3, n_way=5, k_shot=1, cci=1, overwrite=False, seed=0)
     state = learner.begin(learner.init(shape, generator), info)
 
     def plain_step() -> None:
@@ -250,23 +243,24 @@ def compare_corruptions(data: cfsl.Dataset, count: int) -> None:
         cfsl.TaskSpec.instance(4, 5, corruption=corruption) for corruption in (*noisy, *hidden)
     ]
     variants = [cfsl.Tasks(data, spec, numbers=range(count)) for spec in specs]
+
     seconds = interleaved(
         {
             "again": lambda: [cfsl.evaluate(learner, tasks, meta) for tasks in variants],
             "once": lambda: evaluate_variants(Conditions(), learner, variants, meta),
         }
     )
-    print(
-        f"eight corruptions of {count} instance tests, init_tune: learned each time {seconds['again']:.1f} s"
-    )
+    print(f"eight corruptions of {count} instance tests, init_tune:")
+    print(f"  learned each time {seconds['again']:.1f} s")
     print(f"  learned once {seconds['once']:.1f} s: {seconds['again'] / seconds['once']:.1f}x")
 
 
 def compare_workers(data: cfsl.Dataset, count: int) -> None:
-    """Time a tuned learner in one and in two worker processes, which are running already when the clock starts."""
+    """Time a tuned learner in one and in two worker processes that are running already."""
     learner = init_tune()
     meta = learner.init(SHAPE, torch.Generator().manual_seed(0))
     tasks = cfsl.Tasks(data, cfsl.TaskSpec.type_d(nss=4, cci=2), numbers=range(count))
+
     with cfsl.Workers(1) as one, cfsl.Workers(2) as two:
         for workers in (one, two):
             cfsl.evaluate(learner, tasks[:16], meta, workers=workers)
@@ -277,12 +271,11 @@ def compare_workers(data: cfsl.Dataset, count: int) -> None:
                 "two": lambda: cfsl.evaluate(learner, tasks, meta, workers=two),
             }
         )
-    print(
-        f"evaluation of {count} tasks, init_tune, D, NSS=4: in this process {seconds['here']:.1f} s"
-    )
-    print(
-        f"  two workers {seconds['two']:.1f} s: {seconds['one'] / seconds['two']:.2f}x one worker"
-    )
+
+    ratio = seconds["one"] / seconds["two"]
+    print(f"evaluation of {count} tasks, init_tune, D, NSS=4:")
+    print(f"  in this process {seconds['here']:.1f} s")
+    print(f"  two workers {seconds['two']:.1f} s: {ratio:.2f}x one worker")
 
 
 def compare_memory(data: cfsl.Dataset) -> None:
@@ -291,9 +284,8 @@ def compare_memory(data: cfsl.Dataset) -> None:
     for steps in (5, 500):
         learner = init_tune(steps=steps)
         meta = learner.init(SHAPE, torch.Generator().manual_seed(0))
-        print(
-            f"peak memory of tuning with {steps:>3} steps: {measure_peak_memory(learner, tasks, meta) / 1e6:.2f} MB"
-        )
+        megabytes = measure_peak_memory(learner, tasks, meta) / 1e6
+        print(f"peak memory of tuning with {steps:>3} steps: {megabytes:.2f} MB")
 
 
 if __name__ == "__main__":

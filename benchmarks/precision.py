@@ -1,9 +1,10 @@
-"""How much faster is an update in bfloat16 than in float32?
+"""Measure how much faster an update is in bfloat16 than in float32.
 
     python benchmarks/precision.py            (glyphs, whose shapes are Omniglot's; about a minute)
 
-The two take turns in one process on one thread, each with weights of its own, and medians of the processor's time are
-compared. An update is all of it: drawing and warping the images, the network, its gradients and the optimizer.
+The two take turns in one process on one thread, each with weights of its own, and medians of the
+processor's time are compared. An update is everything: drawing and warping the images, the network,
+its gradients and the optimizer.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ CONTENDERS = {
     "protonet": ProtoNet(metric="cosine"),
     "maml_high": MamlHigh(),
 }
-"""By name."""
+"""Learners by their names."""
 UPDATES, TURNS, WARM = 4, 3, 1
 
 
@@ -37,6 +38,7 @@ def seconds(name: str, learner: Any, data: cfsl.Dataset, precision: Precision) -
     """Train a few updates, and return how long each took but for the first."""
     recipe = recipe_for("short", name, cfsl.TaskSpec.type_b(nss=3))
     schedule = recipe.schedule.replace(epochs=1, updates=UPDATES, precision=precision)
+    training = recipe.replace(schedule=schedule, validation_tasks=1)
     ticks: list[float] = []
 
     def watch(event: Event) -> None:
@@ -44,13 +46,7 @@ def seconds(name: str, learner: Any, data: cfsl.Dataset, precision: Precision) -
             ticks.append(time.process_time())
 
     with tempfile.TemporaryDirectory() as folder:
-        train(
-            learner,
-            recipe.replace(schedule=schedule, validation_tasks=1),
-            data,
-            Path(folder),
-            watch,
-        )
+        train(learner, training, data, Path(folder), watch)
     return [after - before for before, after in zip(ticks[WARM:], ticks[WARM + 1 :], strict=False)]
 
 
@@ -59,16 +55,17 @@ def main() -> None:
     if not has_bfloat16("cpu"):
         print("this processor has no instructions for bfloat16: expect it to be the slower one")
     data = cfsl.load("glyphs")
+
     for name, learner in CONTENDERS.items():
         times: dict[str, list[float]] = {precision: [] for precision in get_args(Precision)}
         for _ in range(TURNS):
             for precision, taken in times.items():
                 taken += seconds(name, learner, data, precision)
+
         medians = {precision: statistics.median(taken) for precision, taken in times.items()}
         each = ", ".join(f"{precision} {taken:.3f} s" for precision, taken in medians.items())
-        print(
-            f"{learner.kind:<10} {each}: {medians['float32'] / medians['bfloat16']:.2f} times as fast"
-        )
+        ratio = medians["float32"] / medians["bfloat16"]
+        print(f"{learner.kind:<10} {each}: {ratio:.2f} times as fast")
 
 
 if __name__ == "__main__":

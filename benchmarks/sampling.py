@@ -1,10 +1,10 @@
-"""How fast are tasks drawn, against a plain sampler?
-
-The plain sampler is what one would write first: numpy's `Generator.choice` for the classes and for the images of each
-class, images copied one by one to float tensors, then stacked. Both are timed in turn, in one process, on one thread;
-the figure is the ratio of the medians.
+"""Measure how fast tasks are drawn, against a plain sampler.
 
     python benchmarks/sampling.py            (glyphs; the same shapes as Omniglot)
+
+The plain sampler is what one would write first: numpy's `Generator.choice` for the classes and for
+the images of each class, images copied one by one to float tensors, then stacked. Both take turns
+in one process on one thread; the figure is the ratio of the medians.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def rate(run: Callable[[], object], tasks: int) -> float:
 
 
 def contenders(data: cfsl.Dataset, nss: int) -> dict[str, tuple[Callable[[], object], int]]:
-    """Return what is timed: a function that makes tasks, and how many."""
+    """Return the functions that are timed, each with the number of tasks it makes."""
     spec = cfsl.TaskSpec.type_b(nss=nss)
     tasks = cfsl.Tasks(data, spec, numbers=range(FAST_TASKS))
     sizes, per_class = tasks.class_sizes, int(tasks.class_sizes[0])
@@ -88,15 +88,16 @@ def compare(data: cfsl.Dataset, nss: int) -> None:
     for _ in range(ROUNDS):
         for name, (run, count) in runs.items():
             rates[name].append(rate(run, count))
+
     medians = {name: statistics.median(values) for name, values in rates.items()}
     for name, median in medians.items():
         print(f"NSS={nss:<3} {name:<18} {median:>10,.0f} tasks/s")
+
     plain, indices = medians["plain, to tensors"], medians["cfsl, indices"]
     print(f"NSS={nss:<3} to tensors: {medians['cfsl, to tensors'] / plain:.0f}x the plain sampler")
     alone = indices / medians["plain, indices"]
-    print(
-        f"NSS={nss:<3} indices:    {indices / plain:.0f}x the plain sampler, {alone:.0f}x its indices alone"
-    )
+    ratios = f"{indices / plain:.0f}x the plain sampler, {alone:.0f}x its indices alone"
+    print(f"NSS={nss:<3} indices:    {ratios}")
 
 
 if __name__ == "__main__":

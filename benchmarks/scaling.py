@@ -1,12 +1,15 @@
-"""How does a bench scale with workers: on this machine, and on paper?
+"""Measure how a bench scales with workers, on this machine and in a simulation.
 
     python benchmarks/scaling.py           (several minutes; needs Ray)
-    python benchmarks/scaling.py paper     (only the simulation, with the driver's cost as measured before)
+    python benchmarks/scaling.py paper     (only the simulation, with the driver's cost of before)
 
-First the same cells are run by 'processes' and by 'ray', with one worker and with two, in turns, and medians are
-compared. Workers have started and have done a step of each kind before the clock does. Then steps of no work at all are
-sent through workers of Ray: what is left is the cost of the machine that runs the bench. Last, Table 1 is carried out by
-the real schedule with workers that only wait, on a clock that jumps, and whose bench takes that cost a step.
+1. The same cells are run by 'processes' and by 'ray', with one worker and with two, in turns, and
+   medians are compared. All workers have started, and done a step of each kind, before the clock
+   starts.
+2. Steps without work are sent through Ray workers: the time that is left is the cost of the machine
+   that runs the bench.
+3. Table 1 is carried out by the real schedule with workers that only wait, on a simulated clock,
+   and each step costs the bench the time of 2.
 """
 
 from __future__ import annotations
@@ -35,10 +38,10 @@ from cfsl.runs.run_spec import RunSpec
 
 ROUNDS, EMPTY_STEPS = 3, 400
 PIECE = 580_000
-"""Bytes that a piece of 100 tasks of type B with 3 support sets leaves."""
+"""The bytes of the results of 100 tasks of type B with 3 support sets."""
 WORKERS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
 DRIVER = 0.005
-"""Seconds of the bench a step, for the simulation alone."""
+"""Seconds that a step costs the bench, for the simulation alone."""
 Hire = Callable[[BenchFolder, int], StepWorkers]
 ENGINES: dict[str, Hire] = {
     "processes": ProcessWorkers,
@@ -99,25 +102,23 @@ def compare_engines() -> None:
     for round_number in range(ROUNDS):
         for name, count in contenders:
             seconds[name, count].append(seconds_of(ENGINES[name], count, round_number))
+
     medians = {contender: statistics.median(values) for contender, values in seconds.items()}
-    print(
-        f"init_tune on A3 and B3, 8 pieces of 5 tasks; medians of {ROUNDS}, load {os.getloadavg()[0]:.1f}"
-    )
+    load = os.getloadavg()[0]
+    print(f"init_tune on A3 and B3, 8 pieces of 5 tasks; medians of {ROUNDS}, load {load:.1f}")
     for name, count in contenders:
         values = ", ".join(f"{value:.1f}" for value in seconds[name, count])
         ratio = medians["processes", count] / medians[name, count]
         gain = medians[name, 1] / medians[name, count]
-        line = f"{medians[name, count]:6.1f} s ({values})"
-        print(
-            f"{name:10} {count} workers {line}; {gain:.2f} x one worker; {ratio:.2f} x as fast as processes"
-        )
+        ratios = f"{gain:.2f} x one worker; {ratio:.2f} x as fast as processes"
+        print(f"{name:10} {count} workers {medians[name, count]:6.1f} s ({values}); {ratios}")
 
 
 # --- the cost of the machine that runs the bench
 
 
 def no_work(versions: Any, order: bytes, files: Any, data: Any, mailbox: Any) -> Any:
-    """Return what a piece leaves, at once."""
+    """Return results of the usual size at once."""
     import pickle
 
     step = pickle.loads(order).step
@@ -128,6 +129,7 @@ def driver_cost() -> float:
     """Print and return the processor seconds that the bench itself spends a step."""
     run = small_warm_up(1)[0].replace(tasks=EMPTY_STEPS, piece=1)
     steps: list[Step] = [PartialResultStep(run, start) for start in range(EMPTY_STEPS)]
+
     with (
         tempfile.TemporaryDirectory() as folder,
         hired(ENGINES["ray"], BenchFolder(Path(folder)), 2) as workers,
@@ -136,41 +138,40 @@ def driver_cost() -> float:
         wall, used = time.perf_counter(), time.process_time()
         carry_out(steps, workers, BenchFolder(Path(folder)), nobody)
         wall, used = time.perf_counter() - wall, time.process_time() - used
+
     used, wall = used / EMPTY_STEPS, wall / EMPTY_STEPS
-    print(
-        f"{EMPTY_STEPS} steps of no work, each of which leaves {PIECE / 1000:.0f} kB, with 2 workers:"
-    )
+    print(f"{EMPTY_STEPS} steps without work, each with {PIECE / 1000:.0f} kB, with 2 workers:")
     print(
         f"{1000 * used:.1f} ms of the bench's processor a step, {1000 * wall:.1f} ms of the clock"
     )
     return used
 
 
-# --- on paper
+# --- simulated
 
 
 class Waiting:
-    """Workers that only wait, on a clock that jumps, for a bench that takes some time for every step."""
+    """Workers that only wait, on a simulated clock, for a bench that spends time on every step."""
 
     def __init__(self, count: int, seconds: dict[str, float], driver: float) -> None:
-        """Begin at zero o'clock."""
+        """Start the clock at zero."""
         self._count, self._seconds, self._driver = count, seconds, driver
         self._out: list[tuple[float, int, Step]] = []
         self.clock, self._given = 0.0, 0
 
     @property
     def free(self) -> int:
-        """Workers that have nothing to do."""
+        """The number of workers that have nothing to do."""
         return self._count - len(self._out)
 
     def give(self, step: Step) -> None:
-        """Send a step, which takes the bench half of its time."""
+        """Send a step, which costs the bench half of its time."""
         self.clock += self._driver / 2
         self._given += 1
         heapq.heappush(self._out, (self.clock + self._seconds[step.name], self._given, step))
 
     def next_event(self, timeout: float) -> Event:
-        """Jump to the end of a step; the bench takes the other half."""
+        """Go to the end of a step, which costs the bench the other half."""
         end, _, step = heapq.heappop(self._out)
         self.clock = max(self.clock, end) + self._driver / 2
         return Finished(step)
@@ -180,7 +181,7 @@ class Waiting:
 
 
 def durations(steps: Sequence[Step], bench_folder: BenchFolder) -> tuple[dict[str, float], str]:
-    """Return how long steps take, and who says so."""
+    """Return how long steps take, and the source of these times."""
     times = Times.of(bench_folder)
     return {step.name: times.seconds(step) for step in steps}, times.source
 
@@ -202,23 +203,24 @@ def simulate(profile: str, driver: float) -> None:
         bench_folder = BenchFolder(Path(folder))
         seconds, source = durations(steps, bench_folder)
         work, chain = sum(seconds.values()), longest_chain(steps, seconds)
-        print(
-            f"\ntable1, {profile}: {len(steps)} steps, {work / 3600:.1f} h of work, longest chain {chain / 3600:.2f} h"
-        )
+
+        hours = f"{work / 3600:.1f} h of work, longest chain {chain / 3600:.2f} h"
+        print(f"\ntable1, {profile}: {len(steps)} steps, {hours}")
         print(f"times of steps: {source}; {1000 * driver:.1f} ms of the bench a step")
         print("workers    hours  efficiency  limited by             schedule")
         for count in WORKERS:
             workers, start = Waiting(count, seconds, driver), time.process_time()
             carry_out(steps, workers, bench_folder, nobody)
             own = 1000 * (time.process_time() - start) / len(steps)
+
             bounds = {
                 "work": work / count,
                 "the longest chain": chain,
                 "the bench": driver * len(steps),
             }
             limit = max(bounds, key=lambda name: bounds[name])
-            hours, efficiency = workers.clock / 3600, work / count / workers.clock
-            print(f"{count:7} {hours:8.2f} {efficiency:10.0%}   {limit:20} {own:6.1f} ms a step")
+            total, efficiency = workers.clock / 3600, work / count / workers.clock
+            print(f"{count:7} {total:8.2f} {efficiency:10.0%}   {limit:20} {own:6.1f} ms a step")
 
 
 if __name__ == "__main__":

@@ -1,10 +1,11 @@
-"""What is each stage of the recipe 'strong' worth? MAML++ High-End on one column, with parts of it left out.
+"""Measure what each stage of the recipe 'strong' is worth to MAML++ High-End, on one column.
 
-    python benchmarks/stages.py                          (Omniglot, C with three support sets; hours of one core)
-    python benchmarks/stages.py --task B --rows recipe "no turned or mirrored images" --percent 25 --folder stages
+    python benchmarks/stages.py          (Omniglot, C with three support sets; hours of one core)
+    python benchmarks/stages.py --task B --rows recipe "no turned or mirrored images" --percent 25
 
-Every row is trained by the recipe with one change, and asked on validation tasks. Stages that rows have in common are
-trained once; what is in the folder is not trained again. Minutes are those of the processor for the whole training.
+Every row is trained by the recipe with one change, and answers validation tasks. Stages that rows
+have in common are trained once; runs that are finished in the folder are not trained again. Minutes
+are those of the processor for the whole training.
 """
 
 from __future__ import annotations
@@ -19,8 +20,9 @@ import cfsl
 from cfsl.harness.evaluate import evaluate
 from cfsl.learners.registry import find_learner
 from cfsl.spec import FrozenSpec
-from cfsl.training.loop import best_weights, train
+from cfsl.training.loop import train
 from cfsl.training.recipes import fitted_to
+from cfsl.training.run_folder import best_weights
 from cfsl.training.strong import CONVOLUTION, HEAD, Memory, maml_high, memory_for
 from cfsl.training.training_spec import Augmentation, Training
 
@@ -41,6 +43,7 @@ def without_positions(training: Training) -> Training:
 def with_the_other_memory(training: Training) -> Training:
     """Let the convolution remember tasks of type B, or the head those of type C."""
     other: Memory = HEAD if memory_for(training.episodes) is CONVOLUTION else CONVOLUTION
+
     schedule = training.schedule.replace(rate=other.rate, inner_rate=other.inner_rate)
     return training.replace(
         first_inner_rates=other.first_inner_rates, zero_head=other.zero_head, schedule=schedule
@@ -79,7 +82,7 @@ ROWS: Mapping[str, Callable[[Training], Training]] = {
 
 
 def shortened(training: Training, percent: int) -> Training:
-    """Return so much of every stage."""
+    """Return a training with this percentage of the updates of every stage."""
     schedule, start = training.schedule, training.start
     shorter = schedule.replace(updates=max(1, schedule.updates * percent // 100))
     if start is not None:
@@ -107,6 +110,7 @@ def main() -> None:
     for row in asked.rows:
         training = fitted_to(data, shortened(ROWS[row](maml_high(task)), asked.percent))
         assert training.start is not None
+
         began = time.process_time()
         start = asked.folder / f"start-{named(training.start)}"
         train(training.start.built(), training.start.training, data, start)
@@ -114,13 +118,10 @@ def main() -> None:
         train(learner, training, data, folder, start=start)
 
         minutes = (time.process_time() - began) / 60
-        found = cfsl.summarise(
-            cfsl.task_accuracies(evaluate(learner, tasks, best_weights(folder), law=False))
-        )
-        print(
-            f"{row:<34}{100 * found.mean:6.2f} +- {100 * (found.ci95 or 0):.2f} %  {minutes:6.1f} min",
-            flush=True,
-        )
+        trace = evaluate(learner, tasks, best_weights(folder), law=False)
+        found = cfsl.summarise(cfsl.task_accuracies(trace))
+        accuracy = f"{100 * found.mean:6.2f} +- {100 * (found.ci95 or 0):.2f} %"
+        print(f"{row:<34}{accuracy}  {minutes:6.1f} min", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,10 @@
-"""Measures how long steps of a bench take, for `cfsl bench --plan`: seconds an image, by learner and kind of image.
+"""Measure how long the steps of a bench take, for `cfsl bench --plan`.
 
-    python benchmarks/step_times.py [data set ...] [--learners champion,protonet]    (src/cfsl/engine/step_times.json)
+    python benchmarks/step_times.py [data set ...] [--learners champion,protonet]
 
-In seconds of the processor, so that others may use the machine meanwhile.
-Data sets and learners that are not named are left as they were measured before.
+The seconds of an image, by learner and kind of image, go to src/cfsl/engine/step_times.json. They
+are seconds of the processor, so that others may use the machine meanwhile. Data sets and learners
+that are not named keep the times that were measured before.
 """
 
 from __future__ import annotations
@@ -40,28 +41,26 @@ def main(names: list[str], learners: tuple[str, ...]) -> None:
     """Measure and write."""
     measured = json.loads(PLACE.read_text()) if PLACE.exists() else {}
     for name in names:
-        for cell in cells_of(
-            Request("table1", "quick", (name,), learners=learners, columns=("B3",))
-        ):
+        request = Request("table1", "quick", (name,), learners=learners, columns=("B3",))
+        for cell in cells_of(request):
             if cell.run is None:
                 print(f"{name} {cell.learner}: {cell.why_not}")
                 continue
+
             times = {"eval": evaluation(cell.run)}
             if cell.run.train is not None:
                 times["train"] = training(cell.run.train)
             if cell.learner in STAGED:
                 times |= stages(name, cell.learner, measured.setdefault(image_kind(name), {}))
+
             measured.setdefault(image_kind(cell.run.data.name), {})[cell.learner] = times
             PLACE.write_text(json.dumps(measured, indent=1, sort_keys=True) + "\n")
-            print(
-                name,
-                cell.learner,
-                {kind: f"{1e3 * seconds:.2f} ms an image" for kind, seconds in times.items()},
-            )
+            shown = {kind: f"{1e3 * seconds:.2f} ms an image" for kind, seconds in times.items()}
+            print(name, cell.learner, shown)
 
 
 def evaluation(run: RunSpec) -> float:
-    """Return the seconds of an evaluated image: the second time, when everything is loaded, by weights never asked."""
+    """Return the seconds of an evaluated image, when everything is loaded, with new weights."""
     learner, data = built(run.learner), data_of(run.data)
     recipe = data.info.recipe
     shape = (recipe.channels, recipe.height, recipe.width)
@@ -70,22 +69,23 @@ def evaluation(run: RunSpec) -> float:
         for seed in range(2)
     )
     count = TASKS_OF_A_TABLE if isinstance(learner, FixedEmbedding) else TASKS
-    evaluate_under(
-        Conditions(accelerate=True), learner, Tasks(data, run.task, numbers=range(1)), others
-    )
+    tasks, conditions = Tasks(data, run.task, numbers=range(count)), Conditions(accelerate=True)
+
+    evaluate_under(conditions, learner, tasks[:1], others)
     start = time.process_time()
-    evaluate_under(
-        Conditions(accelerate=True), learner, Tasks(data, run.task, numbers=range(count)), meta
-    )
+    evaluate_under(conditions, learner, tasks, meta)
     return (time.process_time() - start) / (count * eval_images(run.task))
 
 
 def stages(data: str, learner: str, measured: dict[str, dict[str, float]]) -> dict[str, float]:
-    """Return the seconds of an image that is looked up in a table, and note those of an image of the first stage."""
-    run = cells_of(Request("table1", "strong", (data,), learners=(learner,), columns=("B3",)))[
-        0
-    ].run
+    """Return the seconds of an image that is looked up in a table.
+
+    Put those of an image of the first stage into `measured`.
+    """
+    request = Request("table1", "strong", (data,), learners=(learner,), columns=("B3",))
+    run = cells_of(request)[0].run
     assert run is not None and run.train is not None
+
     first = run.train
     while first.start is not None:
         first = first.start
@@ -94,7 +94,7 @@ def stages(data: str, learner: str, measured: dict[str, dict[str, float]]) -> di
 
 
 def shortened(spec: Training) -> Training:
-    """Return two epochs of a few updates, of every stage."""
+    """Return a training with two epochs of a few updates in every stage."""
     start = spec.start
     if start is not None:
         start = start.replace(training=shortened(start.training))
@@ -103,9 +103,8 @@ def shortened(spec: Training) -> Training:
 
 
 def training(train_spec: TrainSpec) -> float:
-    """Return the seconds of a training image: of a second epoch, when everything is loaded."""
+    """Return the seconds of a training image in a second epoch, when everything is loaded."""
     spec = train_spec.training
-    short = shortened(spec)
     clock: list[float] = []
 
     def watch(event: Event) -> None:
@@ -113,7 +112,8 @@ def training(train_spec: TrainSpec) -> float:
             clock.append(time.process_time())
 
     with tempfile.TemporaryDirectory() as folder:
-        train(built(train_spec.learner), short, data_of(train_spec.data), Path(folder), watch)
+        data = data_of(train_spec.data)
+        train(built(train_spec.learner), shortened(spec), data, Path(folder), watch)
     return (clock[-1] - clock[UPDATES]) / ((UPDATES - 1) * train_images(spec))
 
 

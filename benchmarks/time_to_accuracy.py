@@ -1,21 +1,23 @@
-"""How long does one core train until it is as good as the published numbers?
+"""Measure how long one core trains until it is as good as the published numbers.
 
-    python benchmarks/time_to_accuracy.py --learner champion          (Omniglot; minutes; protonet likewise)
-    python benchmarks/time_to_accuracy.py --learner maml_high         (an hour or two; sca likewise)
-    python benchmarks/time_to_accuracy.py --seed 1 --learner protonet --lengths 400 500 --data omniglot-antialiased
+    python benchmarks/time_to_accuracy.py --learner champion    (Omniglot; minutes; also protonet)
+    python benchmarks/time_to_accuracy.py --learner maml_high   (an hour or two; also sca)
+    python benchmarks/time_to_accuracy.py --learner protonet --seed 1 --lengths 400 500
 
-Task type B, three support sets, on validation classes. The goals of `champion` and `protonet` are the published
-ProtoNets (95.30 %) and the best published learner (SCA, 96.84 %); those of `maml_high` and `sca` are what was
-published for them. All were published for test classes, which are the easier ones: nothing is chosen on those here.
+Tasks are of type B with three support sets, on validation classes. The goals of `champion` and
+`protonet` are the published ProtoNets (95.30 %) and the best published learner (SCA, 96.84 %);
+those of `maml_high` and `sca` are their own published numbers. All were published for test classes,
+which are easier; nothing is chosen on test classes here.
 
-A schedule ends with a small learning rate, so there is no "accuracy on the way": each length is a run of its own, from
-the start, from the shortest to the first that reaches the goal. Time is that of the processor for the updates, on one
-thread; reading the data and validating are not counted. Maps are computed in bfloat16 where the processor has
-instructions for it, or as --precision says. The hours of the published code are calculated from its measured step times
-and its 125,000 updates.
+A schedule ends with a small learning rate, so there is no "accuracy on the way": each length is a
+run of its own, from the shortest to the first that reaches the goal. Time is that of the processor
+for the updates, on one thread; reading the data and validation are not counted. Maps are computed
+in bfloat16 where the processor has instructions for it, or as --precision says. The hours of the
+published code are calculated from its measured step times and its 125,000 updates.
 
-`maml_high` and `sca` are trained by the recipe "strong". A length is a percentage of the updates of every stage; the
-time is that of all stages together, with the embedding of all training images between them.
+`maml_high` and `sca` are trained by the recipe "strong". A length is a percentage of the updates of
+every stage; the time is that of all stages together, with the embedding of all training images
+between them.
 """
 
 from __future__ import annotations
@@ -34,8 +36,9 @@ from cfsl.learners.champion.champion import Champion
 from cfsl.learners.protonet import ProtoNet
 from cfsl.learners.registry import find_learner
 from cfsl.training.events import Epoch, Event, Started, Update
-from cfsl.training.loop import best_weights, stages_before, train
+from cfsl.training.loop import train
 from cfsl.training.recipes import recipe_for
+from cfsl.training.run_folder import best_weights, stages_before
 from cfsl.training.training_spec import Precision, Training
 
 _PUBLISHED = {"ProtoNets, published": (95.30, "7.9 h"), "best published": (96.84, "94 h")}
@@ -51,7 +54,7 @@ LENGTHS = {
     "maml_high": (25, 50, 100),
     "sca": (25, 50, 100),
 }
-"""Updates, or for learners that are trained in stages percent of the recipe's."""
+"""Numbers of updates; for learners that are trained in stages, percentages of the recipe's."""
 STAGED = ("maml_high", "sca")
 VALIDATION_TASKS = 1000
 PROTONET_RATE = 0.07
@@ -67,18 +70,20 @@ class Run(NamedTuple):
 
 
 def learner_named(name: str) -> Any:
-    """Return the published network, or the champion, both with the cosine: measuring spreads would take longer."""
+    """Return the published network or the champion, with cosines: evidence would take longer."""
     return ProtoNet(metric="cosine") if name == "protonet" else Champion(closeness="cosine")
 
 
 def recipe_of(learner: Any, task: cfsl.TaskSpec) -> Training:
-    """Return the champion's recipe; for ProtoNets, which learn from single images, with episodes of 64 classes x 3.
+    """Return the champion's recipe; for ProtoNets with episodes of 64 classes x 3 images.
 
-    Those have no turned classes: a net of that size takes long to make use of them.
+    ProtoNets learn from single images. They get no turned classes: a network of that size takes
+    long to make use of them.
     """
     recipe = recipe_for("short", "champion", task)
     if isinstance(learner, Champion):
         return recipe
+
     usual = recipe_for("short", "protonet", task)
     schedule = recipe.schedule.replace(rate=PROTONET_RATE)
     return recipe.replace(
@@ -87,7 +92,7 @@ def recipe_of(learner: Any, task: cfsl.TaskSpec) -> Training:
 
 
 def timed(learner: Any, data: cfsl.Dataset, updates: int, seed: int, precision: str) -> Run:
-    """Train for so many updates, and ask on validation tasks."""
+    """Train for so many updates, and evaluate on validation tasks."""
     task = cfsl.TaskSpec.type_b(nss=3)
     recipe = recipe_of(learner, task)
     warm = min(recipe.schedule.warmup, updates // 5)
@@ -109,10 +114,10 @@ def timed(learner: Any, data: cfsl.Dataset, updates: int, seed: int, precision: 
 
 
 def timed_stages(learner: Any, data: cfsl.Dataset, percent: int, seed: int) -> Run:
-    """Train in stages, each for so much of its updates, and ask on validation tasks."""
+    """Train in stages, each for this percentage of its updates, and evaluate."""
     recipe = recipe_for("strong", learner.kind, cfsl.TaskSpec.type_b(nss=3))
     training = _shortened(recipe.with_seed(seed), percent)
-    seconds = 0.0
+    seconds, ticks = 0.0, list[float]()
 
     def watch(event: Event) -> None:
         nonlocal seconds
@@ -121,20 +126,19 @@ def timed_stages(learner: Any, data: cfsl.Dataset, percent: int, seed: int) -> R
             seconds += now - ticks.pop() if isinstance(event, Update) else 0.0
             ticks[:] = [now]
 
-    ticks: list[float] = []
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
-        stages = [
-            (stage.built(), stage.training, where)
-            for stage, where in stages_before(training, folder)
-        ]
-        for of_stage, its_training, where in [*stages, (learner, training, folder)]:
-            train(of_stage, its_training, data, where, watch)
+        for stage, stage_folder in stages_before(training, folder):
+            train(stage.built(), stage.training, data, stage_folder, watch)
+        train(learner, training, data, folder, watch)
         return _judged(learner, data, best_weights(folder), percent, seconds)
 
 
 def _shortened(training: Training, percent: int) -> Training:
-    """Return so much of every stage, in one epoch; look-alikes need two, since they come after the first."""
+    """Return a training with this percentage of every stage, in one epoch.
+
+    Look-alikes need two epochs, since they come after the first.
+    """
     schedule, start = training.schedule, training.start
     epochs = 2 if training.companions else 1
     updates = max(1, schedule.total * percent // 100 // epochs)
@@ -145,10 +149,9 @@ def _shortened(training: Training, percent: int) -> Training:
 
 
 def _judged(learner: Any, data: cfsl.Dataset, weights: Any, length: int, seconds: float) -> Run:
-    """Ask on validation tasks."""
-    tasks = cfsl.Tasks(
-        data, cfsl.TaskSpec.type_b(nss=3), split="val", numbers=range(VALIDATION_TASKS)
-    )
+    """Evaluate on validation tasks."""
+    spec = cfsl.TaskSpec.type_b(nss=3)
+    tasks = cfsl.Tasks(data, spec, split="val", numbers=range(VALIDATION_TASKS))
     found = cfsl.summarise(cfsl.task_accuracies(evaluate(learner, tasks, weights, law=False)))
     return Run(length, seconds / 60, 100 * found.mean, 100 * (found.ci95 or 0))
 
@@ -162,9 +165,11 @@ def runs(
             run = timed_stages(find_learner(name), data, length, seed)
         else:
             run = timed(learner_named(name), data, length, seed, precision)
+
         done = f"{_length(name, length)}, {run.minutes:.2f} min"
         print(f"  {name}: {done}: {run.accuracy:.2f} +- {run.interval:.2f} %", flush=True)
         yield run
+
         if run.accuracy >= max(goal for goal, _ in GOALS[name].values()):
             return
 
@@ -187,6 +192,7 @@ def main() -> None:
     fastest = "bfloat16" if has_bfloat16("cpu") else "float32"
     parser.add_argument("--precision", choices=get_args(Precision), default=fastest)
     asked = parser.parse_args()
+
     data = cfsl.load(asked.data)
     print(f"{asked.data}, maps in {asked.precision}")
     lines = []
@@ -195,11 +201,9 @@ def main() -> None:
         made = list(runs(name, data, lengths, asked.seed, asked.precision))
         for what, (goal, published) in GOALS[name].items():
             first = next((run for run in made if run.accuracy >= goal), None)
-            reached = (
-                f"{first.minutes:.2f} min ({_length(name, first.length)})"
-                if first
-                else "not reached"
-            )
+            reached = "not reached"
+            if first is not None:
+                reached = f"{first.minutes:.2f} min ({_length(name, first.length)})"
             lines.append(f"{name:<10}{goal:.2f} % ({what}): {reached}; published code {published}")
     print("\n".join(lines))
 

@@ -1,4 +1,4 @@
-"""Any Hugging Face image data set as CFSL tasks. A stand-in does as well as `datasets` here."""
+"""Any Hugging Face image data set as CFSL tasks; here with a stand-in for `datasets`."""
 
 import numpy as np
 
@@ -8,9 +8,9 @@ from cfsl.learners.registry import find_learner
 
 
 def images():
-    """Return what `datasets.load_dataset("beans", split="train")` returns: rows with an image and a label.
+    """Yield rows with an image and a label, as `datasets.load_dataset("beans", split="train")`.
 
-    Any iterable will do. These are twelve made-up textures, each with ten samples.
+    Any iterable will do. These are twelve textures that are made up, each with ten samples.
     """
     draw = np.random.default_rng(0)
     base = draw.integers(0, 256, (12, 8, 8, 3))
@@ -23,7 +23,8 @@ def main():
     data = add_labelled_images("textures", images(), size=32)
     spec = cfsl.TaskSpec.type_d(nss=4, cci=2, n_way=3)
     tasks = cfsl.Tasks(data, spec, split="all", numbers=range(50))
-    accuracy = cfsl.summarise(cfsl.task_accuracies(cfsl.evaluate(find_learner("pixel_nn"), tasks)))
+    trace = cfsl.evaluate(find_learner("pixel_nn"), tasks)
+    accuracy = cfsl.summarise(cfsl.task_accuracies(trace))
     print(f"{data}: pixel_nn {100 * accuracy.mean:.1f} %")
 
 

@@ -1,4 +1,4 @@
-"""A learner of your own: nearest class mean on small, blurred images. Evaluated under the data-flow law."""
+"""A learner of your own, under the data-flow law: nearest class mean on small, blurred images."""
 
 from dataclasses import dataclass
 
@@ -38,6 +38,5 @@ class BlurredMeans:
 if __name__ == "__main__":
     tasks = cfsl.Tasks(cfsl.load("glyphs"), cfsl.TaskSpec.type_b(nss=3), numbers=range(50))
     trace = cfsl.evaluate(BlurredMeans(), tasks)
-    print(
-        f"accuracy {cfsl.summarise(cfsl.task_accuracies(trace)).mean:.3f}, ATM {cfsl.atm(trace).total:.3f}"
-    )
+    accuracy = cfsl.summarise(cfsl.task_accuracies(trace)).mean
+    print(f"accuracy {accuracy:.3f}, ATM {cfsl.atm(trace).total:.3f}")

@@ -1,4 +1,7 @@
-"""Your own photos as a benchmark: python examples/own_photos.py [FOLDER]. Without a folder it paints some images."""
+"""Your own photos as a benchmark; without a folder, some images are painted.
+
+python examples/own_photos.py [FOLDER]
+"""
 
 import sys
 from pathlib import Path
@@ -13,9 +16,10 @@ from cfsl.learners.registry import find_learner
 
 
 def painted(folder, classes=12, each=10):
-    """Paint a folder of images, one folder a class: some coloured discs a class, which move about."""
+    """Paint a folder of images, with a folder for every class: coloured discs that move about."""
     draw = np.random.default_rng(0)
     rows, columns = np.mgrid[:48, :48]
+
     for c in range(classes):
         places, colours = draw.uniform(8, 40, (3, 2)), draw.integers(40, 256, (3, 3))
         (folder / f"thing{c:02d}").mkdir(parents=True, exist_ok=True)
@@ -31,24 +35,19 @@ def main(folder=None):
     folder = painted(Path("photos")) if folder is None else Path(folder)
     data = add_dataset(AddRequest(name="my-photos", source=folder, size=32, replace=True))
     spec = cfsl.TaskSpec.type_b(nss=2, n_way=3, k_target=3)
-    tasks = cfsl.Tasks(
-        data, spec, split="all", numbers=range(50)
-    )  # all classes: nothing is trained here
-    for name in ("pixel_nn", "protonet"):
-        learner = find_learner(name)
-        meta = (
-            learner.init((3, 32, 32), torch.Generator().manual_seed(0))
-            if name == "protonet"
-            else {}
-        )
+    # Tasks of all classes, since nothing is trained here.
+    tasks = cfsl.Tasks(data, spec, split="all", numbers=range(50))
+
+    pixel_nn, protonet = find_learner("pixel_nn"), find_learner("protonet")
+    drawn = protonet.init((3, 32, 32), torch.Generator().manual_seed(0))
+    for name, learner, meta in (("pixel_nn", pixel_nn, {}), ("protonet", protonet, drawn)):
         accuracy = cfsl.summarise(cfsl.task_accuracies(cfsl.evaluate(learner, tasks, meta)))
-        print(
-            f"{name:<10}{100 * accuracy.mean:6.2f} +- {100 * accuracy.ci95:.2f} % of {spec.labels} labels"
-        )
+        percents = f"{100 * accuracy.mean:6.2f} +- {100 * accuracy.ci95:.2f}"
+        print(f"{name:<10}{percents} % of {spec.labels} labels")
+
     cfsl.draw_task(tasks[0]).save("my-photos.png")
-    print(
-        "protonet had random weights: train it with 'cfsl train protonet --data my-photos'. See my-photos.png"
-    )
+    print("protonet had random weights: train it with 'cfsl train protonet --data my-photos'.")
+    print("See my-photos.png")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,7 @@
-"""Result cards as a table: python examples/reading_cards.py [FOLDER]. With duckdb, else pandas, else the csv module."""
+"""Result cards as a table, with duckdb, else with pandas, else with the csv module.
+
+python examples/reading_cards.py [FOLDER]
+"""
 
 import csv
 import importlib.util
@@ -14,18 +17,10 @@ FROM read_csv_auto('{file}') GROUP BY learner, "column" ORDER BY learner, "colum
 
 
 def exported(folder):
-    """Write one row a card, by the command; reading needs nothing of cfsl from here on."""
-    command = [
-        "results",
-        "export",
-        str(folder),
-        "--format",
-        "csv",
-        "--out",
-        "cards.csv",
-        "--overwrite",
-    ]
-    subprocess.run([sys.executable, "-m", "cfsl", *command], check=True, capture_output=True)
+    """Let the command line write a row for every card: from here on nothing needs cfsl."""
+    command = [sys.executable, "-m", "cfsl", "results", "export", str(folder)]
+    command += ["--format", "csv", "--out", "cards.csv", "--overwrite"]
+    subprocess.run(command, check=True, capture_output=True)
     return Path("cards.csv")
 
 
@@ -47,10 +42,9 @@ def with_csv(path):
     with path.open(newline="") as file:
         for row in csv.DictReader(file):
             found[row["learner"], row["column"]].append(float(row["accuracy"]))
-    return [
-        (*key, round(100 * sum(found[key]) / len(found[key]), 2), len(found[key]))
-        for key in sorted(found)
-    ]
+
+    means = {key: sum(accuracies) / len(accuracies) for key, accuracies in found.items()}
+    return [(*key, round(100 * means[key], 2), len(found[key])) for key in sorted(found)]
 
 
 def main(folder="results"):
@@ -59,6 +53,7 @@ def main(folder="results"):
     reader = next(name for name in readers if importlib.util.find_spec(name))
     if reader == "csv":
         print("neither duckdb nor pandas is installed: read with Python's csv module")
+
     for learner, column, accuracy, cards in readers[reader](path):
         print(f"{learner:<22}{column:<6}{accuracy:6.2f} %   {cards} card(s)")
 

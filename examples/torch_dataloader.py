@@ -1,4 +1,7 @@
-"""CFSL tasks in a training loop of your own: a PyTorch Dataset and DataLoader. Tasks do not depend on workers."""
+"""CFSL tasks in a training loop of your own, with a PyTorch Dataset and DataLoader.
+
+The tasks do not depend on the number of workers.
+"""
 
 import torch
 from torch import nn
@@ -16,21 +19,23 @@ def main(updates=20, workers=2):
     torch.manual_seed(0)
     net = nn.Sequential(nn.Flatten(), nn.Linear(784, 128), nn.ReLU(), nn.Linear(128, 64))
     optimizer = torch.optim.Adam(net.parameters(), 1e-3)
-    for batch in (
-        loader
-    ):  # 4 tasks: support_images is 4 x 3 x 5 x 1 x 28 x 28, target_images 4 x 75 x 1 x 28 x 28
+
+    # A batch has 4 tasks: support_images is 4 x 3 x 5 x 1 x 28 x 28, target_images is
+    # 4 x 75 x 1 x 28 x 28.
+    for batch in loader:
         losses = []
         for i in range(len(batch["number"])):
-            prototypes = net(
-                batch["support_images"][i].flatten(0, 1)
-            )  # one shot: an image is its class's prototype
+            # In one-shot tasks, the image of a class is its prototype.
+            prototypes = net(batch["support_images"][i].flatten(0, 1))
             order = batch["support_labels"][i].flatten().argsort()
             logits = -torch.cdist(net(batch["target_images"][i]), prototypes[order])
             losses.append(nn.functional.cross_entropy(logits, batch["target_labels"][i]))
+
         loss = torch.stack(losses).mean()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
+
     print(f"loss {loss.item():.3f} after {len(loader)} updates of 4 tasks")
 
 

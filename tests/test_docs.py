@@ -203,12 +203,9 @@ def test_every_learner_has_a_page_with_its_text_fields_equation_and_cards(genera
     for path, card in (
         collected([ROOT / "results"]).cards.items() if (ROOT / "results").is_dir() else ()
     ):
-        if (name := card["learner"]["name"]) in LEARNERS:
+        if (name := card.learner.name) in LEARNERS:
             assert str(path.relative_to(ROOT)) in generated[f"learners/{name}.md"]
-            assert (
-                f"{100 * card['metrics']['accuracy']['mean']:.2f}"
-                in generated[f"learners/{name}.md"]
-            )
+            assert f"{100 * card.metrics.accuracy.mean:.2f}" in generated[f"learners/{name}.md"]
 
 
 def test_what_an_attribute_says_of_itself_is_on_the_page(generated):
@@ -238,6 +235,19 @@ def test_examples_on_generated_pages_can_be_given(generated):
                 parsed(shlex.split(line)[1:])
             except Exception as error:
                 pytest.fail(f"{name}: {line}\n{error}")
+
+
+def test_the_api_page_has_every_name_and_what_its_docstring_says_first():
+    from api_page import PAGE, names, remade
+
+    import cfsl
+
+    page = PAGE.read_text("utf-8")
+    assert remade(page) == page, "run 'python docs/_ext/api_page.py'"
+    assert {f"cfsl.{name}" for name in cfsl.__all__} <= set(names(page))
+    rows = dict(re.findall(r"(?m)^\| `([\w.]+)` \| (.+) \|$", page))
+    assert set(names(page)) == rows.keys() and all(text.endswith(".") for text in rows.values())
+    assert rows["cfsl.Task"] == "One task: support sets in order, and a target set."
 
 
 def test_signatures_lose_their_bounds_and_nothing_else():
@@ -280,29 +290,108 @@ def test_the_documentation_is_built_without_a_warning(tmp_path):
 # ---- numbers
 
 
-def test_the_table_of_the_readme_is_what_the_cards_say():
-    from readme_table import BEGIN, END, readme_table, spliced
+@pytest.fixture(scope="module")
+def readme_rows():
+    """The rows of the README's results table: the cells of each, by its label."""
+    from readme_table import BEGIN, END
 
+    made = (ROOT / "README.md").read_text("utf-8").split(BEGIN)[1].split(END)[0]
+    _, _, *rows = [line.strip("| ").split(" | ") for line in made.strip().split("\n")]
+    return {label: cells for label, *cells in rows}
+
+
+def cards_of_row(label, column):
+    """Return the cards of one cell, found by their file names; and what of them it shows."""
     from cfsl.cards.card import read_card
+
+    learner = re.match(r"`(\w+)`", label)[1]
+    profile = "strong" if "in stages" in label else "quick"
+    name = f"omniglot-{column[0]}-nss{column[1:]}-{learner}-{profile}-s*.json"
+    files = (ROOT / "results" / f"omniglot-{profile}").glob(name)
+    cards = [card for card in map(read_card, files) if card.tasks.spec["n_way"] == 5]
+    if "epochs together" in label:
+        return cards, [card.ensemble.metrics for card in cards if card.ensemble]
+    return cards, [card.metrics for card in cards]
+
+
+README_COLUMNS = [["A3", "A5", "A10"], ["B3", "B5", "B10"], ["C3", "C5", "C10"], ["D4", "D8"]]
+
+
+def test_the_table_of_the_readme_is_what_the_cards_say(readme_rows):
+    from readme_table import readme_table, spliced
 
     readme = (ROOT / "README.md").read_text("utf-8")
     assert spliced(readme, readme_table(ROOT)) == readme, "run 'make leaderboard'"
-    made = readme.split(BEGIN)[1].split(END)[0]
-    assert "| published | 95.30 / 91.52 / 83.72 | *45.44* / *35.10* / *27.39* |" in made
-    places = [*((kind, nss) for kind in "BCA" for nss in (3, 5, 10)), ("D", 4), ("D", 8)]
-    rows = re.findall(r"(?m)^\| `(\w+)` \| (.+) \|$", made)
-    assert len(rows) >= 10
-    for learner, cells in rows:
-        numbers = re.split(r" \| | / ", cells)
-        for (kind, nss), number in zip(places, numbers, strict=True):
-            files = (ROOT / "results" / "omniglot-quick").glob(
-                f"omniglot-{kind}-nss{nss}-{learner}-quick-s*.json"
-            )
-            cards = [
-                card for card in map(read_card, files) if card["tasks"]["spec"]["n_way"] == 5
-            ]  # no wide tasks
-            means = [card["metrics"]["accuracy"]["mean"] for card in cards]
-            assert number == (f"{100 * sum(means) / len(means):.2f}" if means else "-")
+    ours = {label: cells for label, cells in readme_rows.items() if label.startswith("`")}
+    assert len(ours) >= 8 and len(readme_rows) <= 12
+
+    for label, (_, *cells) in ours.items():
+        for columns, text in zip(README_COLUMNS, cells, strict=True):
+            expected = []
+            for column in columns:
+                _, metrics = cards_of_row(label, column)
+                means = [one.accuracy.mean for one in metrics]
+                expected.append(f"{100 * sum(means) / len(means):.2f}" if means else "-")
+            assert text == ("/".join(expected) if set(expected) != {"-"} else "-")
+
+
+def test_the_table_of_the_readme_says_how_short_a_training_was(readme_rows):
+    short = []
+    for label, (stated, *_) in readme_rows.items():
+        if not label.startswith("`"):
+            continue
+        updates, share = re.fullmatch(r"([\d,]+) \(([\d.]+)\)", stated).groups()
+        found = [
+            card.training.content()
+            for columns in README_COLUMNS
+            for column in columns
+            for card in cards_of_row(label, column)[0]
+        ]
+        assert int(updates.replace(",", "")) == max(map(all_updates, found))
+        assert share == f"{100 * max(map(all_updates, found)) / 125_000:.1f}"
+        short.append(float(share) < 10)
+    text = " ".join((ROOT / "README.md").read_text("utf-8").split())
+    assert all(short) == ("every row had less than a tenth of the published 125,000" in text)
+
+
+def all_updates(training):
+    """Return the updates of a training and of the stages before it."""
+    own = training["schedule"]["epochs"] * training["schedule"]["updates"]
+    return own + (all_updates(training["start"]["training"]) if training.get("start") else 0)
+
+
+def test_published_rows_of_the_readme_have_the_best_of_either_paper(readme_rows):
+    from cfsl.cards.published import published
+
+    of = {"one model": ["replication_single"], "five models together": ["table1", "replication"]}
+    for word, sources in of.items():
+        (cells,) = [cells for label, (_, *cells) in readme_rows.items() if label.endswith(word)]
+        for columns, text in zip(README_COLUMNS, cells, strict=True):
+            numbers = re.findall(r"[\d.]+", text.split("(")[0])
+            statuses = set()
+            for column, number in zip(columns, numbers, strict=bool(numbers)):
+                there = [
+                    one
+                    for one in published()
+                    if one.data == "omniglot" and one.column == column and one.source in sources
+                ]
+                there = [one for one in there if one.status != "superseded"] or there
+                best = max(there, key=lambda one: one.accuracy)
+                assert number == f"{100 * best.accuracy:.2f}" and f"`{best.learner}`" in text
+                statuses.add(best.status)
+            assert text.startswith("≈") == (statuses == {"trend"})
+            assert text.startswith("*") == (statuses == {"superseded"})
+            assert (text == "-") == (not statuses)
+    assert "≈ 97.12/95.93/92.43 (`protonet`)" in cells
+
+
+def test_the_readme_can_be_read_in_a_few_minutes():
+    text = (ROOT / "README.md").read_text("utf-8")
+    assert len(text.split()) <= 1200
+    order = ["Install", "Sixty seconds", "*NSS*", "*CCI*", "| A,", "| B,", "| C,", "| D,",
+             "How to read", "## Results", "Your learner", "Your images", "Reproduce"]  # fmt: skip
+    places = [text.index(word) for word in order]
+    assert places == sorted(places)
 
 
 @pytest.fixture(scope="module")
@@ -380,8 +469,8 @@ def test_the_errata_have_the_numbers_of_papers_and_cards():
         ):
             cell, card = published_cell("table1", data, learner, column), cards[ROOT / path]
             assert f"{100 * cell.accuracy:.2f}" == printed and cell.status == status
-            assert card["learner"]["name"] == learner and card["tasks"]["count"] == 600
-            assert f"{100 * card['metrics']['accuracy']['mean']:.2f}" == ours
+            assert card.learner.name == learner and card.tasks.count == 600
+            assert f"{100 * card.metrics.accuracy.mean:.2f}" == ours
 
 
 def test_the_errata_count_the_published_cells_rightly():

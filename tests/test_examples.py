@@ -28,8 +28,24 @@ def test_the_first_example_prints_shapes_and_draws_a_picture(tmp_path, monkeypat
 
 
 def test_the_readme_shows_the_first_example_to_the_letter():
-    example = (EXAMPLES / "first_task.py").read_text().split('"""\n\n', 1)[1]
-    assert f"```python\n{example}```" in (ROOT / "README.md").read_text()
+    assert f"```python\n{without_docstring('first_task.py')}```" in (ROOT / "README.md").read_text()
+
+
+def without_docstring(name: str) -> str:
+    return (EXAMPLES / name).read_text().split('"""\n\n', 1)[1]
+
+
+def test_the_network_of_ones_own_runs_and_is_the_one_in_the_readme(tmp_path, monkeypatch, capsys):
+    shown = without_docstring("own_network.py")
+    assert f"```python\n{shown}```" in (ROOT / "README.md").read_text()
+    learner = shown[shown.index("class ") : shown.index("\n\n\nnet = ")]
+    assert len([line for line in learner.split("\n") if line]) <= 15
+
+    monkeypatch.chdir(tmp_path)
+    runpy.run_path(str(EXAMPLES / "own_network.py"))
+    mean, interval, atm = re.findall(r"\d+\.\d+", capsys.readouterr().out)
+    assert float(mean) - float(interval) > 1 / 15
+    assert float(atm) == pytest.approx(16 * 12 * 12 / 784, abs=0.01)
 
 
 def test_the_demo_trains_evaluates_and_leaves_cards_and_pictures(tmp_path, monkeypatch, capsys):
@@ -132,7 +148,10 @@ def test_a_frozen_backbone_comes_in_from_a_file_and_leaves_a_card(run, tmp_path,
 
 PAGES = [
     "README.md",
-    *(f"docs/{name}.md" for name in ("SPEC", "data", "data-flow", "adding-a-learner", "results")),
+    *(
+        f"docs/{name}.md"
+        for name in ("SPEC", "data", "data-flow", "adding-a-learner", "results", "quick-start")
+    ),
 ]
 
 
@@ -162,7 +181,13 @@ def test_every_command_data_set_and_rule_is_documented():
 
     pages = "".join(
         (ROOT / page).read_text()
-        for page in ("README.md", "CHANGELOG.md", "docs/SPEC.md", "docs/data.md")
+        for page in (
+            "README.md",
+            "CHANGELOG.md",
+            "docs/SPEC.md",
+            "docs/data.md",
+            "docs/quick-start.md",
+        )
     )
     assert [name for name in LEARNERS if f"`{name}`" not in pages] == []
     for command in commands():

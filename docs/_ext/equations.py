@@ -60,5 +60,6 @@ odds_i     = the odds that x is a copy of image i of the n_k images of label k
 
 on photographs:
 e_{g,k}(x) = scale * cos(f(x), p_{g,k}) / sqrt(|p_{g,k}|),  p the mean of f
-             exp(.4 scale) sum_i odds_i in the place of exp(2) / n_k^3 sum_i odds_i""",
+             exp(.35 scale) sum_i exp(e_i(x)) odds_i in the place of exp(2) / n_k^3 sum_i odds_i
+e_i        = e_{g,k} of the prototype that image i is part of""",
 }

@@ -104,12 +104,12 @@ class Results:
     def by_place(self) -> Mapping[Place, list[Path]]:
         """Return the files of every place; a card may stand in columns of several suites."""
         from cfsl.cards.card_rows import row_of
-        from cfsl.presets.board import places_of
+        from cfsl.report.board import places_of
 
         found: dict[Place, list[Path]] = {}
         for path, card in self.cards.items():
             row = row_of(path, card)
-            for column in {column for _, column in places_of(card["tasks"])}:
+            for column in {column for _, column in places_of(card.tasks)}:
                 place = Place(path.parent.name, str(row["learner"]), column, int(row["seed"] or 0))
                 found.setdefault(place, []).append(path)
         return found

@@ -18,6 +18,8 @@ FOLDER = "learners"
 SHARED = {
     "inner_loop.py": "cfsl.learners.maml.inner_loop",
     "maml_high.py": "cfsl.learners.maml.maml_high",
+    "embedding.py": "cfsl.learners.champion.embedding",
+    "closeness.py": "cfsl.learners.champion.closeness",
 }
 """Files that a learner's own text points to; their texts come after it."""
 FUNCTIONS = ("embed", "begin", "observe", "predict", "episode_loss")
@@ -170,9 +172,7 @@ def numbers(name: str, cards: Cards, root: Path) -> str:
     """Return the table of a learner's cards."""
     from cfsl.cards.card_rows import row_of
 
-    own = {
-        path: row_of(path, card) for path, card in cards.items() if card["learner"]["name"] == name
-    }
+    own = {path: row_of(path, card) for path, card in cards.items() if card.learner.name == name}
     if not own:
         return "There is no card of it in `results/` yet.\n"
     numbers_of = ("accuracy", "cross-entropy", "ATM", "MACs to learn", "MACs to answer")

@@ -1,4 +1,7 @@
-"""The page in a browser: it sorts, filters, shows numbers and cards, asks nobody for anything, and fits a phone."""
+"""The page in a browser: it sorts, filters, shows numbers and cards, and fits a phone.
+
+It asks nobody for anything.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +12,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from cfsl.presets.board import Found
-from cfsl.report.evidence import Evidence
-from cfsl.report.images import Answered, Asked, TaskPicture
-from cfsl.report.page import Material, page
+from cfsl.cards.collect import CardFile
+from cfsl.cards.evidence import Evidence
+from cfsl.report.images import AnsweredTask, TargetImage, TaskPicture
+from cfsl.report.material import Material
+from cfsl.report.page import page
 from cfsl.report.serve import LOOPBACK, Built, server
 from cfsl.spec import TaskSpec
-from report_cards import card, cards_of
+from report_cards import card, cards_of, material
 
 pytestmark = pytest.mark.browser
 CHROMIUM = (
@@ -29,18 +33,19 @@ def _material() -> Material:
     learners = ["pretrain_tune", "protonet", "sca", "joint", WICKED]
     cards = [*cards_of("table1", learners), *cards_of("instance", learners[:2])]
     cards += [
-        Found(f"cards/seed-{seed}.json", card("maml_low", TaskSpec.type_b(3), 0.6, seed=seed))
+        CardFile(f"cards/seed-{seed}.json", card("maml_low", TaskSpec.type_b(3), 0.6, seed=seed))
         for seed in range(3)
     ]
-    cards += [Found("cards/smoke.json", card("protonet", TaskSpec.type_b(3), 0.3, profile="smoke"))]
+    smoke = card("protonet", TaskSpec.type_b(3), 0.3, profile="smoke")
+    cards += [CardFile("cards/smoke.json", smoke)]
     matrix = np.array([[0.9, np.nan, np.nan], [0.5, 0.9, np.nan], [0.2, 0.4, 0.9]])
     evidence = {
         one.path: Evidence("ok", (), None, matrix)
         for one in cards
-        if one.card["tasks"]["task_type"] == "B"
+        if one.card.tasks.task_type == "B"
     }
-    asked = [Asked(DOT, 0, 0), Asked(DOT, 1, 0)]
-    answered = Answered(
+    asked = [TargetImage(DOT, 0, 0), TargetImage(DOT, 1, 0)]
+    answered = AnsweredTask(
         "omniglot",
         "quick",
         "B3",
@@ -51,7 +56,8 @@ def _material() -> Material:
         {"protonet": [0, 0], WICKED: [0, 1]},
     )
     picture = TaskPicture("omniglot", "B3", "type B", DOT, 900, 400)
-    return Material([f"results {WICKED}"], cards, evidence, pictures=[picture], answered=[answered])
+    shown = {"pictures": [picture], "answered": [answered]}
+    return material([f"results {WICKED}"], cards, evidence, **shown)
 
 
 @pytest.fixture(scope="session")
@@ -74,7 +80,7 @@ def address(tmp_path_factory) -> str:
 
 @pytest.fixture
 def opened(browser, address):
-    """Open the page at some width; when the test is over, nothing may have been asked for or complained about."""
+    """Open the page at some width; at the end, it may have asked for nothing, nor complained."""
     contexts, troubles = [], []
 
     def open_page(width: int = 1280, height: int = 900, scheme: str = "light", place: str = ""):
@@ -139,9 +145,11 @@ def test_learners_columns_marks_and_profiles_can_be_left_out(opened):
 def test_bold_is_the_best_of_those_that_are_left_when_transductive_learners_are_out(opened):
     shown = opened()
     weight = "element => getComputedStyle(element.querySelector('.mean')).fontWeight"
-    bold = lambda name: shown.locator(
-        f'#board-1 tr[data-learner="{name}"] td[data-column=D8] a'
-    ).evaluate(weight)  # noqa: E731
+
+    def bold(name):
+        cell = f'#board-1 tr[data-learner="{name}"] td[data-column=D8] a'
+        return shown.locator(cell).evaluate(weight)
+
     assert bold(WICKED) == "800" and bold("protonet") == "400" and bold("joint") == "400"
 
 
@@ -250,7 +258,8 @@ CONTRAST = """selector => {
   const ground = (one) => getComputedStyle(one).backgroundColor;
   let behind = element;
   while (ground(behind) === clear) behind = behind.parentElement;
-  const [low, high] = [light(getComputedStyle(element).color), light(ground(behind))].sort((a, b) => a - b);
+  const lights = [light(getComputedStyle(element).color), light(ground(behind))];
+  const [low, high] = lights.sort((a, b) => a - b);
   return (high + 0.05) / (low + 0.05);
 }"""
 TEXTS = (

@@ -1,4 +1,4 @@
-"""Cards: the same run gives the same card, old ones still load, and what is stored is what was measured."""
+"""Cards: a run gives the same card again, old cards load, and stored numbers were measured."""
 
 from __future__ import annotations
 
@@ -15,10 +15,16 @@ from hypothesis import given, settings
 import cfsl
 from cfsl.cards import answers_file
 from cfsl.cards.answers_file import read_answers, write_answers
-from cfsl.cards.card import measurements, read_card, write_card
+from cfsl.cards.card import (
+    measurements,
+    read_card,
+    read_content,
+    write_card,
+    write_content,
+)
 from cfsl.cards.manifests import Manifests
-from cfsl.cards.schema import schema_problems
-from cfsl.cards.verify import Verdict, answers_beside, verify_card
+from cfsl.cards.schema import Card, SchemaError
+from cfsl.cards.verify import Verdict, stated_answers, verify_card
 from cfsl.data.manifest import Manifest
 from cfsl.errors import CardError
 from cfsl.harness.trace import Trace
@@ -46,7 +52,7 @@ def tasks(glyphs) -> cfsl.Tasks:
 
 @pytest.fixture(scope="module")
 def wild(tasks) -> Trace:
-    """Return what a learner says that is sure, unsure, diverged and absurd by turns, and forgets nothing it holds."""
+    """Return the trace of a learner that is sure, unsure, diverged and absurd by turns."""
     rng, plan, spec = np.random.default_rng(3), tasks.plan(), tasks.spec
     logits = rng.normal(0, 9, (len(tasks), spec.target_images, spec.labels)).astype(np.float32)
     logits[0, :4, :2] = [[NAN, 1], [INF, 0], [-INF, 3], [3e38, -3e38]]
@@ -67,7 +73,7 @@ def wild(tasks) -> Trace:
     )
 
 
-# --- answers --------------------------------------------------------------------------------------------------------
+# --- answers --------------------------------------------------------------------------------------
 
 
 @settings(max_examples=25)
@@ -101,7 +107,7 @@ def test_rounding_keeps_the_finite_finite_and_the_infinite_infinite():
     ]
 
 
-# --- answers on disk ------------------------------------------------------------------------------------------------
+# --- answers on disk ------------------------------------------------------------------------------
 
 
 def test_answers_come_back_to_the_bit_from_what_is_stored(tmp_path, tasks, wild):
@@ -193,7 +199,7 @@ def test_answers_that_unpack_to_too_much_are_refused(tmp_path, tasks, wild, monk
         read_answers(tmp_path / "x.npz", Manifest.of(tasks))
 
 
-# --- cards ----------------------------------------------------------------------------------------------------------
+# --- cards ----------------------------------------------------------------------------------------
 
 
 def test_the_same_run_gives_the_same_card_but_for_its_circumstances(tmp_path, tasks):
@@ -223,15 +229,15 @@ def test_a_card_is_read_as_it_was_returned_with_all_that_the_caller_put_on_it(tm
         "profile": "short",
         "history": [{"loss": NAN}],
     }
-    written = write_card(tmp_path / "new" / "x.json", card)
-    read = read_card(tmp_path / "new" / "x.json")
+    written = write_content(tmp_path / "new" / "x.json", card)
+    read = read_content(tmp_path / "new" / "x.json")
     assert math.isnan(read.pop("history")[0]["loss"]) and written.pop("history")
     assert read == written and read["metrics"]["cross_entropy"]["mean"] == INF
     assert (read["run"], read["profile"], read["answers"]) == ({"seed": 3}, "short", None)
 
 
 def test_a_card_is_json_to_the_letter_even_if_a_number_is_infinite(tmp_path, wild):
-    write_card(tmp_path / "x.json", {"metrics": measurements(wild)})
+    write_content(tmp_path / "x.json", {"metrics": measurements(wild)})
 
     def refuse(constant):
         raise AssertionError(constant)
@@ -254,7 +260,8 @@ WRONG = {
     "half": ('{"format": 2, "learner": {}, "macs": {}}', "it has no tasks, no metrics"),
     "too deep": ("[" * 100_000, "is damaged, or no result card"),
     "deep inside": (
-        f'{{"format": 2, "learner": {{}}, "tasks": {{}}, "metrics": {{"a": {"[" * 800 + "]" * 800}}}, "macs": {{}}}}',
+        '{"format": 2, "learner": {}, "tasks": {}, "macs": {}, '
+        f'"metrics": {{"a": {"[" * 800 + "]" * 800}}}}}',
         "is damaged, or no result card",
     ),
 }
@@ -273,10 +280,10 @@ def test_a_card_that_is_not_there_or_cannot_be_written_is_said_in_one_line(tmp_p
         read_card(tmp_path / "x.json")
     (tmp_path / "file").touch()
     with pytest.raises(CardError, match="cannot be written"):
-        write_card(tmp_path / "file" / "x.json", {})
+        write_content(tmp_path / "file" / "x.json", {})
 
 
-# --- golden cards: never changed again ------------------------------------------------------------------------------
+# --- golden cards: never changed again ------------------------------------------------------------
 
 FILES = {
     "format-1.json": "16c9c2d4b3aba42673dc847b264cf046228b6b5a60858e34ae8955afb6f70e11",
@@ -301,13 +308,14 @@ def test_golden_files_were_not_changed(name):
 @pytest.mark.parametrize("version", READ)
 def test_golden_cards_still_load_and_come_out_the_same(version):
     card = read_card(GOLDEN / f"format-{version}.json")
-    assert digest(json.dumps(card, sort_keys=True, separators=(",", ":")).encode()) == READ[version]
+    text = json.dumps(card.content(), sort_keys=True, separators=(",", ":"))
+    assert digest(text.encode()) == READ[version]
 
 
 def test_a_card_of_format_1_is_read_as_one_of_format_2():
     old, card = (
         json.loads((GOLDEN / "format-1.json").read_text()),
-        read_card(GOLDEN / "format-1.json"),
+        read_content(GOLDEN / "format-1.json"),
     )
     around = card["circumstances"]
     assert (card["format"], card["upgraded_from"], card["answers"], card["run"]) == (
@@ -336,19 +344,21 @@ def test_a_card_of_format_1_with_an_odd_checkpoint_is_read_and_then_refused_by_i
 ):
     card = json.loads((GOLDEN / "format-1.json").read_text()) | {"checkpoint": value}
     (tmp_path / "x.json").write_text(json.dumps(card))
-    (problem,) = schema_problems(read_card(tmp_path / "x.json"))
+    with pytest.raises(SchemaError) as refusal:
+        Card.of(read_content(tmp_path / "x.json"))
+    (problem,) = refusal.value.problems
     assert problem.startswith("checkpoint")
 
 
 def test_the_numbers_of_the_golden_card_still_follow_from_its_answers():
     path = GOLDEN / "format-2.json"
     card, tasks = read_card(path), Manifests()
-    answers = answers_beside(card, path, tasks)[""]
+    answers = stated_answers(card, path, tasks)[""]
     assert measurements(answers)["accuracy"]["mean"] == pytest.approx(
-        card["metrics"]["accuracy"]["mean"], rel=1e-12
+        card.metrics.accuracy.mean, rel=1e-12
     )
     assert measurements(answers)["cross_entropy"] == pytest.approx(
-        card["metrics"]["cross_entropy"], rel=1e-12
+        card.metrics.cross_entropy.content(), rel=1e-12
     )
     assert verify_card(path, tasks) == Verdict("ok")
     assert verify_card(GOLDEN / "format-1.json", tasks) == Verdict(

@@ -1,4 +1,4 @@
-"""The papers' numbers as cfsl has them: complete, as printed, and none offered as a target that is not one."""
+"""The papers' numbers as cfsl has them: complete, as printed, and targets where they are sound."""
 
 from __future__ import annotations
 

@@ -15,11 +15,13 @@ import numpy as np
 import pytest
 
 import cfsl.cli
+import report_cards
 from archives import add, class_files, write_folder
 from cfsl.cards import manifests as manifests_module
-from cfsl.cards.collect import sound_card
+from cfsl.cards.card import read_card
 from cfsl.cards.consistency import false_marks, run_hash
 from cfsl.cards.manifests import Manifests
+from cfsl.cards.schema import Card
 from cfsl.cards.verify import Verdict, verify_card
 from cfsl.errors import CardError
 from cfsl.learners.registry import LEARNERS
@@ -77,7 +79,10 @@ def without_run(card: dict[str, Any]) -> None:
 
 
 def put(place: str, value: Any) -> Callable[[dict[str, Any]], None]:
-    """Return what puts a value at a place such as metrics.accuracy.mean; a function is given the old value."""
+    """Return what puts a value at a place such as metrics.accuracy.mean.
+
+    A function is given the old value.
+    """
     *way, last = (int(key) if key.isdigit() else key for key in place.split("."))
 
     def change(card: dict[str, Any]) -> None:
@@ -347,7 +352,7 @@ def test_other_tasks_than_the_card_says_are_noticed_by_drawing_again(cards):
         )
 
 
-# --- what cannot be checked -----------------------------------------------------------------------------------------
+# --- what cannot be checked -----------------------------------------------------------------------
 
 
 def test_a_card_whose_tasks_are_not_known_here_is_unchecked_and_told_what_to_do(cards, monkeypatch):
@@ -401,7 +406,7 @@ def test_the_marks_of_somebodys_own_learner_are_taken_on_trust_and_its_code_is_n
     )
 
 
-# --- tasks of several names -----------------------------------------------------------------------------------------
+# --- tasks of several names -----------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -418,7 +423,10 @@ def two_names(tmp_path, data_root) -> Iterator[list[str]]:
 
 @pytest.fixture
 def same_tasks(request, tmp_path, glyphs, two_names, monkeypatch) -> list[Path]:
-    """Return two true cards of the same tasks that call something otherwise, and write the manifest of the first."""
+    """Return two true cards of the same tasks that differ in a name.
+
+    The manifest is that of the first.
+    """
     monkeypatch.chdir(tmp_path)
     Path("mine.json").write_text(json.dumps(dict(glyphs.splits)))
     names = {
@@ -522,34 +530,37 @@ def test_a_name_that_gives_other_tasks_is_refused(cards):
     assert reason == "tasks.sampler is 'as_released_2020_04', that of the manifest is 'cfsl-1'"
 
 
-# --- marks and runs -------------------------------------------------------------------------------------------------
+# --- marks and runs -------------------------------------------------------------------------------
 
 
-def card_of(name: str, **changes: Any) -> dict[str, Any]:
+def card_of(name: str, **changes: Any) -> Card:
+    """Return the card of a learner, with the marks that it has."""
     learner = LEARNERS[name].build(**changes)
     marks = {mark: bool(getattr(learner, mark, False)) for mark in ("transductive", "breaks_law")}
-    return {"learner": {"name": name, **described(learner)}, **marks}
+    stated = json.loads(json.dumps({"name": name, **described(learner)}))
+    return report_cards.card(name, TaskSpec.type_b(3), 0.5).replace(learner=stated, **marks)
 
 
 @pytest.mark.parametrize("name", LEARNERS)
 def test_the_marks_of_every_learner_follow_from_its_name_and_settings(name):
-    card = json.loads(json.dumps(card_of(name)))
+    card = card_of(name)
     assert list(false_marks(card)) == []
     for mark in ("transductive", "breaks_law"):
-        assert [mark in problem for problem in false_marks(card | {mark: not card[mark]})] == [True]
+        flipped_mark = card.replace(**{mark: mark not in card.marks})
+        assert [mark in problem for problem in false_marks(flipped_mark)] == [True]
 
 
 def test_a_learner_that_looks_at_all_targets_cannot_hide_it():
     card = card_of("protonet", norm="batch")
-    assert card["transductive"] and list(false_marks(card)) == []
-    (problem,) = false_marks(card | {"transductive": False})
+    assert card.transductive and list(false_marks(card)) == []
+    (problem,) = false_marks(card.replace(transductive=False))
     assert problem == "transductive is false, that of protonet with these settings is true"
 
 
 def test_a_learner_that_breaks_the_law_cannot_be_set_not_to():
-    card = card_of("joint")
-    card["learner"]["settings"]["breaks_law"] = card["breaks_law"] = False
-    (problem,) = false_marks(card)
+    learner = card_of("joint").learner.content()
+    learner["settings"]["breaks_law"] = False
+    (problem,) = false_marks(card_of("joint").replace(learner=learner, breaks_law=False))
     assert problem.startswith("breaks_law is false")
 
 
@@ -672,7 +683,8 @@ CONTRADICTING = {
     "training": (
         "run.train.training.schedule.epochs",
         9,
-        "run.train.training.schedule.epochs is 9, checkpoint.identity.training.schedule.epochs is 2",
+        "run.train.training.schedule.epochs is 9, "
+        "checkpoint.identity.training.schedule.epochs is 2",
     ),
     "trained settings": (
         "run.train.learner.settings.norm",
@@ -758,7 +770,7 @@ def test_a_card_of_an_odd_shape_is_refused_by_its_place(benched, place):
     found = verdict(benched)
     assert found.status == "refused" and found.reasons[0].startswith(f"{place}"), found
     with pytest.raises(CardError) as refusal:
-        sound_card(benched)
+        read_card(benched)
     assert str(refusal.value).startswith(f"{benched}: {place}") and "\n" not in str(refusal.value)
 
 
@@ -779,7 +791,7 @@ def test_cards_of_odd_shapes_are_named_and_the_others_are_done(run, benched):
         ] * (number + 1)
 
 
-# --- the command ----------------------------------------------------------------------------------------------------
+# --- the command ----------------------------------------------------------------------------------
 
 
 def test_the_command_prints_a_line_a_card_and_a_summary(run, cards):

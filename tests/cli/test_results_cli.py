@@ -1,4 +1,4 @@
-"""cfsl results and compare: cards as a table, as text, as files for other programs, and one against another."""
+"""cfsl results and compare: cards as a table, as text, as files, and against each other."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def cards(tmp_path) -> Path:
     return tmp_path / "results"
 
 
-# --- list -----------------------------------------------------------------------------------------------------------
+# --- list -----------------------------------------------------------------------------------------
 
 
 def test_list_is_a_table_of_all_cards_below_a_folder(run, cards):
@@ -36,7 +36,8 @@ def test_list_is_a_table_of_all_cards_below_a_folder(run, cards):
     assert done.code == 0 and done.err == ""
     header, old, new, last = done.out.splitlines()
     assert re.split(" {2,}", header) == [
-        "data", "column", "learner", "seed", "accuracy %", "ATM", "MACs to learn", "schedule", "file"
+        "data", "column", "learner", "seed", "accuracy %", "ATM", "MACs to learn", "schedule",
+        "file",
     ]  # fmt: skip
     assert re.split(" {2,}", old) == [
         "omniglot", "D4", "protonet", "1", "98.99 +- 0.15", "0.0421", "198,958,080", "20 x 100 x 1",
@@ -128,15 +129,16 @@ def test_a_folder_that_is_not_there_is_a_mistake(run):
     )
 
 
-# --- show -----------------------------------------------------------------------------------------------------------
+# --- show -----------------------------------------------------------------------------------------
 
 
 def test_show_says_all_that_is_on_a_card(run, cards):
     out = run("results", "show", f"results/golden/{OLD}").out
     for text in (
-        "protonet on omniglot/test, 600 tasks", "type D, 4 support sets", "98.99 +- 0.15 %", "cross-entropy",
-        "forgetting", "by group", "20 epochs x 100 updates x 1", "validation accuracy in %, by epoch", "|*",
-        '"metric": "cosine"', '"cci": 2', "sampler cfsl-1", "manifest  ", "Intel(R) Xeon(R)", "answers: none",
+        "protonet on omniglot/test, 600 tasks", "type D, 4 support sets", "98.99 +- 0.15 %",
+        "cross-entropy", "forgetting", "by group", "20 epochs x 100 updates x 1",
+        "validation accuracy in %, by epoch", "|*", '"metric": "cosine"', '"cci": 2',
+        "sampler cfsl-1", "manifest  ", "Intel(R) Xeon(R)", "answers: none",
     ):  # fmt: skip
         assert text in out, text
     out = run("results", "show", f"results/golden/{NEW}").out
@@ -172,7 +174,7 @@ def test_a_plot_has_its_highest_on_top_and_its_lowest_below():
     assert max(len(line) for line in text_plot([float(x) for x in range(1000)])) < 80
 
 
-# --- export ---------------------------------------------------------------------------------------------------------
+# --- export ---------------------------------------------------------------------------------------
 
 
 def test_export_writes_a_row_a_card_with_the_documented_columns(run, cards):
@@ -244,7 +246,7 @@ def test_every_key_of_a_card_is_documented():
         assert [key for key in keys if f"{key}`" not in text] == []
 
 
-# --- compare --------------------------------------------------------------------------------------------------------
+# --- compare --------------------------------------------------------------------------------------
 
 
 @pytest.fixture

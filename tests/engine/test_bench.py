@@ -76,7 +76,7 @@ def bench(*arguments: str, cwd: Path | None = None, preexec_fn=None, **variables
 def content(folder: Path) -> dict[str, object]:
     """Return all that must be the same bits: cards without circumstances, answers and manifests."""
     cards = {
-        path.name: {**read_card(path), "circumstances": None}
+        path.name: {**read_card(path).content(), "circumstances": None}
         for path in folder.glob("cards/*.json")
     }
     files = {
@@ -613,9 +613,7 @@ def test_settings_of_a_sweep_change_the_learner_and_the_cell(run):
         "local",
     )
     assert run("bench", *some, "--settings", "best.json").code == run("bench", *some).code == 0
-    rates = {
-        read_card(path)["learner"]["settings"]["lr"] for path in Path("bench/cards").glob("*.json")
-    }
+    rates = {read_card(path).learner.settings["lr"] for path in Path("bench/cards").glob("*.json")}
     assert rates == {0.5, 0.01}
 
 
@@ -639,7 +637,7 @@ def test_a_precision_is_on_the_card_and_a_slow_one_is_told(run, monkeypatch):
     )
     assert done.code == 1  # the one learner fails alone
     (card,) = (read_card(path) for path in Path("bench/cards").glob("*.json"))
-    assert card["run"]["train"]["training"]["schedule"]["precision"] == "bfloat16"
+    assert card.run.train.training.schedule.precision == "bfloat16"
 
 
 def test_weights_of_another_run_are_set_aside_and_trained_again(undisturbed, run, tmp_path):

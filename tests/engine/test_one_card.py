@@ -35,11 +35,14 @@ def benched(run: RunSpec, training: Path | None = None) -> Path:
 
 def assert_same_card(one: Path, other: Path) -> None:
     """Compare two cards but for their circumstances and the names of their files."""
-    cards = [read_card(one), read_card(other)]
-    for card in cards:
+    contents = []
+    for path in (one, other):
+        card = read_card(path)
         assert not list(contradictions(card))
-        del card["circumstances"], card["answers"]["file"]
-    assert cards[0] == cards[1]
+        content = card.content()
+        del content["circumstances"], content["answers"]["file"]
+        contents.append(content)
+    assert contents[0] == contents[1]
 
 
 @pytest.mark.parametrize("learner", ["pixel_nn", "random_embedding"])
@@ -47,7 +50,9 @@ def test_eval_and_bench_write_the_same_card_of_a_learner_that_is_not_trained(run
     small = _SMALL if learner == "random_embedding" else ()
     made = run("eval", learner, *_TASKS, *small, "--out", "eval.json")
     assert made.code == 0, made.err
-    assert_same_card(Path("eval.json"), benched(RunSpec(**read_card(Path("eval.json"))["run"])))
+    assert_same_card(
+        Path("eval.json"), benched(RunSpec(**read_card(Path("eval.json")).run.content()))
+    )
 
 
 def test_eval_and_bench_write_the_same_card_of_a_training_run_and_its_ensemble(run):
@@ -58,7 +63,7 @@ def test_eval_and_bench_write_the_same_card_of_a_training_run_and_its_ensemble(r
     made = run("eval", "protonet", *_TASKS, *_SMALL, *options, "--out", "eval.json")
     assert made.code == 0, made.err
 
-    spec = RunSpec(**read_card(Path("eval.json"))["run"])
+    spec = RunSpec(**read_card(Path("eval.json")).run.content())
     assert spec.train is not None
     assert_same_card(Path("eval.json"), benched(spec, Path("trained")))
 
@@ -71,9 +76,9 @@ def test_weights_of_another_training_are_named_by_their_file_and_the_card_holds_
     assert made.code == 0, made.err
 
     card = read_card(Path("eval.json"))
-    assert card["run"]["train"] is None
-    assert len(card["run"]["weights"]["sha256"]) == 64
-    assert RunSpec(**card["run"]).hash == card["run_hash"]
+    assert card.run.train is None
+    assert len(card.run.weights.sha256) == 64
+    assert RunSpec(**card.run.content()).hash == card.run_hash
     assert not list(contradictions(card))
 
 

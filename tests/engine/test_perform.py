@@ -31,7 +31,7 @@ from cfsl.presets.cells import Request, cells_of, runs_of
 from cfsl.runs.run_spec import RunSpec, built
 from cfsl.spec import Noise, Occlusion, TaskSpec
 from cfsl.training.checkpoint import read_notes
-from cfsl.training.loop import LAST, best_weights
+from cfsl.training.run_folder import LAST, best_weights
 
 CHARACTERS = (1, 28, 28)
 
@@ -59,7 +59,7 @@ def done(runs: RunSpec | list[RunSpec], folder: Path) -> BenchFolder:
 
 def stored(run: RunSpec, bench_folder: BenchFolder, tasks: Tasks):
     path = bench_folder.card(run)
-    return read_answers(path.with_name(read_card(path)["answers"]["file"]), Manifest.of(tasks))
+    return read_answers(path.with_name(read_card(path).answers.file), Manifest.of(tasks))
 
 
 def assert_same(found, expected) -> None:
@@ -101,7 +101,7 @@ def test_the_card_of_an_ensemble_names_its_epochs_best_first_and_counts_the_oper
     trained,
 ):
     run, bench_folder = trained
-    card = read_card(bench_folder.card(run))
+    card = read_card(bench_folder.card(run)).content()
     history = read_notes(bench_folder.training(run.train) / LAST)["history"]
     ranked = sorted(history, key=lambda epoch: -epoch["accuracy"])
     assert (
@@ -321,7 +321,7 @@ def test_a_larger_network_is_expected_to_take_longer(glyphs):
 
 def test_what_was_run_in_a_folder_corrects_the_expected_times(trained, tmp_path):
     run, bench_folder = trained
-    seconds = read_card(bench_folder.card(run))["circumstances"]["seconds"]
+    seconds = read_card(bench_folder.card(run)).circumstances.seconds
     pieces = [step for step in steps_of([run]) if step.kind == "piece"]
     assert sum(Times.of(bench_folder).seconds(piece) for piece in pieces) == pytest.approx(seconds)
     assert (

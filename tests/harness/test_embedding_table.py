@@ -1,4 +1,4 @@
-"""Tables of embedded images: made once for all columns of a learner, and never of something else."""
+"""Tables of embedded images: made once for all columns of a learner, and anew for anything else."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import cfsl
-from cfsl.harness import embedding_table as table
+from cfsl.harness import embedding_table
 from cfsl.harness.evaluate import evaluate
 from cfsl.learners.protonet import ProtoNet
 from cfsl.nets.convnet import conv4
@@ -21,7 +21,7 @@ SPEC = TaskSpec.type_b(nss=2, n_way=2)
 
 @pytest.fixture
 def embedded(monkeypatch):
-    """Return the numbers of images that were embedded, call by call, from an empty memory on."""
+    """Return the numbers of images that are embedded, call by call; no table is kept at first."""
     counts = []
     embed = ProtoNet.embed
 
@@ -30,7 +30,7 @@ def embedded(monkeypatch):
         return embed(self, meta, images)
 
     monkeypatch.setattr(ProtoNet, "embed", counting)
-    monkeypatch.setattr(table, "_LAST", {})
+    monkeypatch.setattr(embedding_table, "_KEPT", {})
     return counts
 
 
@@ -52,6 +52,7 @@ def test_columns_of_one_learner_share_a_table(glyphs, embedded):
     evaluate(SMALL, tasks_of(glyphs), meta)
     assert sum(embedded) >= len(tasks_of(glyphs).images.rows)
     embedded.clear()
+
     other = tasks_of(glyphs, TaskSpec.type_d(nss=4, cci=2, n_way=2))
     again = evaluate(SMALL, other, first_weights())  # equal weights, read anew
     assert embedded == []
@@ -64,11 +65,12 @@ def test_columns_of_one_learner_share_a_table(glyphs, embedded):
 def test_another_table_is_made_of_anything_else(glyphs, data_root, embedded, change):
     meta, learner, tasks = first_weights(), SMALL, tasks_of(glyphs)
     evaluate(learner, tasks, meta)
-    kept = next(iter(table._LAST.values())).clone()
+    kept = next(iter(embedding_table._KEPT.values())).clone()
     embedded.clear()
     name = next(
         name for name, tensor in meta["params"].items() if tensor.ndim == 4 and tensor.shape[1] > 1
     )
+
     if change == "weights":
         meta = first_weights(seed=1)
     elif change == "one bit":
@@ -83,17 +85,18 @@ def test_another_table_is_made_of_anything_else(glyphs, data_root, embedded, cha
         tasks = tasks_of(cfsl.load("glyphs-61x12"))
     else:
         meta["params"][name] = meta["params"][name].contiguous(memory_format=torch.channels_last)
+
     evaluate(learner, tasks, meta)
     assert sum(embedded) >= len(tasks.images.rows)
-    assert len(table._LAST) == 1
+    assert len(embedding_table._KEPT) == 1
     if change in ("weights", "split", "data"):
-        now = next(iter(table._LAST.values()))
+        now = next(iter(embedding_table._KEPT.values()))
         assert now.shape != kept.shape or not torch.equal(now, kept)
 
 
 def test_a_learner_from_elsewhere_is_asked_every_time(glyphs, embedded):
     class Own(ProtoNet):
-        """Could embed by more than its settings and weights."""
+        """Is not of this package: it could embed by more than its settings and weights."""
 
     learner = Own(net=SMALL.net)
     meta = first_weights(learner)
@@ -114,12 +117,12 @@ def test_answers_are_the_same_bits_from_a_kept_table(glyphs, embedded, law):
 
 
 def test_a_table_that_is_too_large_is_not_kept(glyphs, embedded, monkeypatch):
-    monkeypatch.setattr(table, "_KEPT_BYTES", 1000)
+    monkeypatch.setattr(embedding_table, "_LARGEST_KEPT", 1000)
     for _ in range(2):
         embedded.clear()
         evaluate(SMALL, tasks_of(glyphs), first_weights())
         assert sum(embedded) >= len(tasks_of(glyphs).images.rows)
-    assert table._LAST == {}
+    assert embedding_table._KEPT == {}
 
 
 def test_a_table_belongs_to_its_data_set(glyphs):
@@ -129,11 +132,11 @@ def test_a_table_belongs_to_its_data_set(glyphs):
     same = SimpleNamespace(
         images=tasks.images, data=SimpleNamespace(fingerprint=glyphs.fingerprint)
     )
-    origin = table._origin(SMALL, first_weights(), tasks, "cpu")
-    assert table._origin(SMALL, first_weights(), same, "cpu") == origin
-    assert table._origin(SMALL, first_weights(), others, "cpu") != origin
+    key = embedding_table._hash_of_sources(SMALL, first_weights(), tasks, "cpu")
+    assert embedding_table._hash_of_sources(SMALL, first_weights(), same, "cpu") == key
+    assert embedding_table._hash_of_sources(SMALL, first_weights(), others, "cpu") != key
 
 
 def test_isolated_processes_embed_for_themselves(glyphs, embedded):
     evaluate(SMALL, tasks_of(glyphs), first_weights(), isolate=True)
-    assert table._LAST == {}
+    assert embedding_table._KEPT == {}

@@ -1,4 +1,4 @@
-"""Freed memory stays with the process while something is computed, and goes back to the system after it."""
+"""Freed memory stays with the process during computations, and goes back to the system after."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from cfsl.harness import freed_memory
 from cfsl.harness.freed_memory import freed_memory_kept
 from cfsl.learners.protonet import ProtoNet
 from cfsl.nets import conv4
-from cfsl.training import loop
+from cfsl.training.loop import train
 from cfsl.training.recipes import recipe_for
+from cfsl.training.run_folder import best_weights
 
 MEGABYTES = 40
 NUMBERS = MEGABYTES * 2**18
@@ -33,7 +34,7 @@ import torch
 from cfsl.harness.freed_memory import freed_memory_kept
 
 def faults(times=5, settling=30):
-    # Memory is handed out with some room for alignment, so that the first maps do not fit into each other's places.
+    # Memory is aligned: the first maps do not fit into the places of others.
     for _ in range(settling):
         torch.ones({NUMBERS})
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
@@ -46,7 +47,7 @@ outside = faults()
 
 
 def printed(script: str) -> list[float]:
-    """Run a script in a new process, whose memory nothing has been kept in yet, and return the numbers it prints."""
+    """Run a script in a new process, which has kept no memory, and return the numbers it prints."""
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
     )
@@ -61,8 +62,12 @@ def test_a_map_takes_the_place_of_the_one_before_it() -> None:
 
 @needs_glibc
 def test_a_block_within_another_does_not_end_it() -> None:
-    nested = "with freed_memory_kept():\n    with freed_memory_kept():\n        pass\n    print(outside, faults())"
-    outside, inside = printed(f"{FAULTS}\n{nested}")
+    outside, inside = printed(f"""{FAULTS}
+with freed_memory_kept():
+    with freed_memory_kept():
+        pass
+    print(outside, faults())
+""")
     assert inside * 10 < outside
 
 
@@ -71,8 +76,10 @@ def test_memory_goes_back_to_the_system_at_the_end() -> None:
     (given_back,) = printed(f"""
 import torch
 from cfsl.harness.freed_memory import freed_memory_kept
+
 def resident():
     return int(open("/proc/self/statm").read().split()[1]) * 4096 / 2**20
+
 with freed_memory_kept():
     maps = [torch.ones({NUMBERS}) for _ in range(4)]
     small = torch.ones(1000)
@@ -86,24 +93,25 @@ print(kept - resident())
 def test_it_is_kept_in_training_and_in_evaluation_and_no_longer(
     tmp_path: Path, glyphs: cfsl.Dataset
 ) -> None:
-    seen: list[int] = []
+    users: list[int] = []
 
-    def note(_: object) -> None:
-        seen.append(freed_memory._HOLDERS._count)
+    def count_users(_: object) -> None:
+        users.append(freed_memory._USERS._count)
 
     task = cfsl.TaskSpec.type_b(nss=2)
     recipe = recipe_for("short", "protonet", task)
     schedule = recipe.schedule.replace(epochs=1, updates=2, warmup=1)
-    loop.train(
-        SMALL, recipe.replace(schedule=schedule, validation_tasks=1), glyphs, tmp_path / "run", note
-    )
-    assert seen
-    assert set(seen) == {1}
-    seen.clear()
-    weights = loop.best_weights(tmp_path / "run")
-    cfsl.evaluate(SMALL, cfsl.Tasks(glyphs, task, numbers=range(2)), weights, progress=note)
-    assert set(seen) == {1}
-    assert freed_memory._HOLDERS._count == 0
+    training = recipe.replace(schedule=schedule, validation_tasks=1)
+    train(SMALL, training, glyphs, tmp_path / "run", count_users)
+    assert users
+    assert set(users) == {1}
+
+    users.clear()
+    weights = best_weights(tmp_path / "run")
+    tasks = cfsl.Tasks(glyphs, task, numbers=range(2))
+    cfsl.evaluate(SMALL, tasks, weights, progress=count_users)
+    assert set(users) == {1}
+    assert freed_memory._USERS._count == 0
 
 
 @pytest.mark.parametrize("platform", ["darwin", "win32"])

@@ -1,4 +1,4 @@
-"""Isolated runs: the same answers, and nothing in the memory of a process outlives a support set."""
+"""Isolated runs: the same answers, and no memory of a process outlives a support set."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ LINUX = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks i
 
 @pytest.fixture(scope="module")
 def template():
-    """One for all tests; it has pytest, which every worker would import for the learners of this module."""
+    """One for all tests; it imports pytest, or every worker would for this module's learners."""
     program = fork_server._program
     fork_server._program = lambda descriptor: f"import pytest; {program(descriptor)}"
     template = Template()
@@ -97,14 +97,12 @@ def test_isolated_results_equal_strict_results_to_the_bit(template, name):
             )
             for run in runs
         )
+
     assert torch.equal(strict.logits, apart.logits)
-    assert (
-        all(map(torch.equal, strict.progressive, apart.progressive)) and len(apart.progressive) == 3
-    )
-    assert (
-        strict.state_bytes == apart.state_bytes
-        and strict.bookkeeping_bytes == apart.bookkeeping_bytes
-    )
+    assert all(map(torch.equal, strict.progressive, apart.progressive))
+    assert len(apart.progressive) == 3
+    assert strict.state_bytes == apart.state_bytes
+    assert strict.bookkeeping_bytes == apart.bookkeeping_bytes
 
 
 def test_the_command_line_isolates_and_says_so_on_the_card(data_root):
@@ -112,7 +110,10 @@ def test_the_command_line_isolates_and_says_so_on_the_card(data_root):
 
     from cfsl.cli import app
 
-    words = "eval random_embedding --data glyphs-60x12 --tasks 2 --nss 2 --n-way 2 --k-target 2 --json --isolate"
+    words = (
+        "eval random_embedding --data glyphs-60x12 --tasks 2 --nss 2 --n-way 2 --k-target 2 "
+        "--json --isolate"
+    )
     cards = [
         json.loads(CliRunner().invoke(app, [*words.split(), kind]).stdout)
         for kind in ("none", "process")
@@ -133,15 +134,13 @@ def test_weights_and_images_arrive_as_they_lay_in_memory():
         }
     }
     codec = StateCodec({}, INFO)
-    back = worker_payload.laid_out(codec.unpack(codec.pack(tree)), worker_payload.strides_of(tree))[
-        "net"
-    ]
+    arrived = codec.unpack(codec.pack(tree))
+    back = worker_payload.laid_out(arrived, worker_payload.strides_of(tree))["net"]
+
     assert all(torch.equal(back[key], tree["net"][key]) for key in "abcd")
-    assert (
-        back["a"].stride() == last.stride()
-        and back["b"].stride() == (1, 2)
-        and back["c"].stride() == (3, 1)
-    )
+    assert back["a"].stride() == last.stride()
+    assert back["b"].stride() == (1, 2)
+    assert back["c"].stride() == (3, 1)
 
 
 class TellsGradMode(Honest):
@@ -174,9 +173,19 @@ class Smuggler:
         found = self.found(state)
         if not found:
             return torch.zeros(len(images), LABELS)
-        return nearest(
-            images, *(torch.from_numpy(np.concatenate(parts)) for parts in zip(*found, strict=True))
-        )
+
+        stored, labels = (np.concatenate(parts) for parts in zip(*found, strict=True))
+        return nearest(images, torch.from_numpy(stored), torch.from_numpy(labels))
+
+
+IMAGE_BYTES, LABEL_BYTES = 5 * 64 * 4, 5 * 8
+SUPPORT_SET_BYTES = IMAGE_BYTES + LABEL_BYTES
+
+
+def read_support_set(content: bytes) -> tuple[np.ndarray, np.ndarray]:
+    """Return the images and the labels of a support set from their bytes."""
+    images = np.frombuffer(content[:IMAGE_BYTES], np.float32).reshape(5, 1, 8, 8)
+    return images.copy(), np.frombuffer(content[IMAGE_BYTES:], np.int64).copy()
 
 
 class InAnotherModule(Smuggler):
@@ -203,44 +212,37 @@ class InNativeMemory(Smuggler):
         json.cfsl_hidden = (*getattr(json, "cfsl_hidden", ()), ctypes.addressof(buffer))
 
     def found(self, state):
-        blocks = [
-            ctypes.string_at(address, 5 * 64 * 4 + 5 * 8)
-            for address in getattr(json, "cfsl_hidden", ())
-        ]
+        addresses = getattr(json, "cfsl_hidden", ())
         return [
-            (
-                np.frombuffer(b[:1280], np.float32).reshape(5, 1, 8, 8).copy(),
-                np.frombuffer(b[1280:], np.int64).copy(),
-            )
-            for b in blocks
+            read_support_set(ctypes.string_at(address, SUPPORT_SET_BYTES)) for address in addresses
         ]
 
 
-class Postbox(threading.Thread):
-    """Keeps letters in a local variable of a thread that was there before the run."""
+class OlderThread(threading.Thread):
+    """Keeps messages in a local variable of a thread that was there before the run."""
 
     def __init__(self):
         super().__init__(daemon=True)
-        self.letters, self.answers = queue.Queue(), queue.Queue()
+        self.messages, self.answers = queue.Queue(), queue.Queue()
 
     def run(self):
         kept = []
-        while (letter := self.letters.get()) != "end":
-            if letter == "all":
+        while (message := self.messages.get()) != "end":
+            if message == "all":
                 self.answers.put(list(kept))
             else:
-                kept.append(letter)
+                kept.append(message)
 
 
 class InOlderThread(Smuggler):
     def hide(self, images, labels, state):
         if hasattr(json, "cfsl_hidden"):
-            json.cfsl_hidden.letters.put((images, labels))
+            json.cfsl_hidden.messages.put((images, labels))
 
     def found(self, state):
         if not hasattr(json, "cfsl_hidden"):
             return []
-        json.cfsl_hidden.letters.put("all")
+        json.cfsl_hidden.messages.put("all")
         return json.cfsl_hidden.answers.get()
 
 
@@ -271,21 +273,16 @@ class OnTaskInfo(Smuggler):
 
 
 class InSharedMapping(Smuggler):
-    """Writes to memory that its module, when it was imported, made to be shared by all processes forked later."""
+    """Writes to memory that its module, when it was imported, has made for all later processes."""
 
     def hide(self, images, labels, state):
         json.cfsl_shared.write(images.tobytes() + labels.tobytes())
 
     def found(self, state):
         filled = json.cfsl_shared[:].rstrip(b"\0")
-        blocks = [json.cfsl_shared[start : start + 1320] for start in range(0, len(filled), 1320)]
-        return [
-            (
-                np.frombuffer(b[:1280], np.float32).reshape(5, 1, 8, 8).copy(),
-                np.frombuffer(b[1280:], np.int64).copy(),
-            )
-            for b in blocks
-        ]
+        starts = range(0, len(filled), SUPPORT_SET_BYTES)
+        blocks = [json.cfsl_shared[start : start + SUPPORT_SET_BYTES] for start in starts]
+        return [read_support_set(block) for block in blocks]
 
 
 if not hasattr(json, "cfsl_shared"):
@@ -318,13 +315,13 @@ def clean():
     ],
 )
 def test_what_a_strict_run_cannot_see_is_gone_with_the_process(template, clean, cheat):
-    box = Postbox()
+    thread = OlderThread()
     if cheat is InOlderThread:
-        box.start()
-        json.cfsl_hidden = box
+        thread.start()
+        json.cfsl_hidden = thread
     assert right(task(StrictRun(cheat(), {}))) == 1.0, "the docs say that this works in one process"
     assert right(isolated(cheat(), template, thorough_tasks=0)) == pytest.approx(1 / LABELS)
-    box.letters.put("end")
+    thread.messages.put("end")
 
 
 class InNewThread(Smuggler):
@@ -386,9 +383,8 @@ class Liar(Honest):
 
 def test_a_state_is_measured_by_us_and_not_by_its_worker(template):
     outcome = isolated(Liar(), template)
-    assert (
-        outcome.state_bytes == [n * (64 * 4 + 8) for n in (0, 5, 10, 15)] and right(outcome) == 1.0
-    )
+    assert outcome.state_bytes == [n * (64 * 4 + 8) for n in (0, 5, 10, 15)]
+    assert right(outcome) == 1.0
 
 
 class CountsDescriptors(Honest):
@@ -401,9 +397,8 @@ class CountsDescriptors(Honest):
 
     def predict(self, state, images):
         names = [path.readlink() for path in Path("/dev/fd").iterdir() if path.exists()]
-        marked = [
-            number for number in range(3) if fcntl.fcntl(number, fcntl.F_GETFL) & os.O_NONBLOCK
-        ]
+        flags = [fcntl.fcntl(number, fcntl.F_GETFL) for number in range(3)]
+        marked = [flag for flag in flags if flag & os.O_NONBLOCK]
         alien = [name for name in names if str(name) != os.devnull]
         return torch.full((len(images), LABELS), float(len(alien) + 10 * len(marked)))
 
@@ -497,7 +492,7 @@ def test_what_a_worker_sends_is_read_by_a_closed_list(tree):
         frames.read(tree, io.BytesIO(b"1234"))
 
 
-def test_a_state_survives_the_wire():
+def test_a_state_survives_being_sent():
     weights = {"net": {"a": torch.rand(3, 4)}}
     codec = StateCodec(weights, INFO)
     state = {
@@ -513,7 +508,7 @@ def test_a_state_survives_the_wire():
 
 
 @pytest.mark.parametrize(("state", "says"), [({(1, 2): 0}, "keys are names"), ([2**63], "64 bits")])
-def test_what_does_not_fit_the_wire_is_refused(state, says):
+def test_what_cannot_be_sent_is_refused(state, says):
     with pytest.raises(DataFlowError, match=says):
         StateCodec({}, INFO).pack(state)
 
@@ -656,7 +651,7 @@ class Sleeps:
 
 
 if __name__ == "__main__":
-    info = TaskInfo(image_shape=(1, 2, 2), labels=2, nss=1, n_way=2, k_shot=1, cci=1, overwrite=False, seed=0)
+    info = TaskInfo((1, 2, 2), labels=2, nss=1, n_way=2, k_shot=1, cci=1, overwrite=False, seed=0)
     run = IsolatedRun(Sleeps(), {}, thorough_tasks=0)
     run.task(info, [], lambda: torch.zeros(3, 1, 2, 2))
     print(run._template.pid, flush=True)

@@ -47,16 +47,16 @@ def supports(seed: int = 0):
 
 
 def targets(seed: int = 0) -> torch.Tensor:
-    """The same images as in the support sets: a nearest neighbour on remembered pixels is always right."""
+    """The images of the support sets: a nearest neighbour on remembered pixels is always right."""
     return torch.cat([support.images for support in supports(seed)])
 
 
 def run(learner, meta=None, tasks: int = 1, **options):
+    """Run tasks under the law, and return the outcome of the last one."""
     strict = StrictRun(learner, meta or {}, **options)
-    return [
-        strict.task(INFO, supports(t), lambda t=t: targets(t), progressive=False)
-        for t in range(tasks)
-    ][-1]
+    for task in range(tasks):
+        outcome = strict.task(INFO, supports(task), functools.partial(targets, task))
+    return outcome
 
 
 def nearest(images: torch.Tensor, stored: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
@@ -104,7 +104,7 @@ def test_an_honest_learner_passes_and_its_memory_is_measured():
 
 @dataclass(frozen=True)
 class View(Honest):
-    """Keeps a view of what it was given; the state crosses as bytes before the original is destroyed."""
+    """Keeps a view of its images; the state is copied before the originals are destroyed."""
 
     def observe(self, state, support):
         return state | {"images": support.images[:], "labels": support.labels.view(-1)}
@@ -447,9 +447,11 @@ def test_a_file_is_stopped_before_it_is_written(tmp_path):
 class InThread(Cheat):
     def observe(self, state, support):
         images = support.images.clone()
-        threading.Thread(
-            target=lambda: time.sleep(0.3 + 0 * len(images)), name="hidden", daemon=True
-        ).start()
+
+        def keep_images():
+            time.sleep(0.3 + 0 * len(images))
+
+        threading.Thread(target=keep_images, name="hidden", daemon=True).start()
         return state
 
 
@@ -599,12 +601,11 @@ def test_a_state_comes_back_as_it_was_and_shares_no_memory():
     }
     packed = codec.pack(state)
     assert packed.total == 12 + 24 + 3 * 8 and packed.bookkeeping == 24 + 3 * 8
+
     back = codec.unpack(packed)
-    assert (
-        back["own"].equal(state["own"])
-        and back["list"][2] == (1, 2.5, True)
-        and back["empty"].shape == (0, 5)
-    )
+    assert back["own"].equal(state["own"])
+    assert back["list"][2] == (1, 2.5, True)
+    assert back["empty"].shape == (0, 5)
     assert back["weights"] is weights["net"]["a"] and back["info"] is INFO
     back["own"].zero_()
     assert codec.unpack(packed)["own"].equal(state["own"])
@@ -637,29 +638,39 @@ def test_answers_of_the_wrong_kind_are_refused(learner, says):
 # Tasks that are not watched closely
 
 
-def test_a_learner_that_waits_and_clears_up_is_caught_in_a_task_drawn_at_random():
-    """Is honest for twenty tasks; then hides images in its module as long as a task lasts."""
-    elsewhere = types.ModuleType("elsewhere")  # where nobody looks
-    elsewhere.tasks = 0
+def waits_for_late_tasks(*, clears_up: bool):
+    """Return a learner that is honest for 20 tasks and then hides images, and its count of tasks.
+
+    The count is kept in a module that is not watched. A learner that clears up hides images only
+    as long as a task lasts.
+    """
+    count = types.ModuleType("not_watched")
+    count.tasks = 0
 
     class Waits(Honest):
         def begin(self, meta, info):
-            elsewhere.tasks += 1
+            count.tasks += 1
             return {}
 
         def observe(self, state, support):
-            if elsewhere.tasks > 20:
+            if count.tasks > 20:
                 remember(MEMORY, support)
             return state
 
         def predict(self, state, images):
-            MEMORY.clear()
+            if clears_up:
+                MEMORY.clear()
             return torch.zeros(len(images), LABELS)
 
+    return Waits(), count
+
+
+def test_a_learner_that_waits_and_clears_up_is_caught_in_a_task_drawn_at_random():
+    learner, count = waits_for_late_tasks(clears_up=True)
     MEMORY.clear()
     with pytest.raises(DataFlowError, match="MEMORY"):
-        run(Waits(), tasks=200)
-    assert 20 < elsewhere.tasks < 200
+        run(learner, tasks=200)
+    assert 20 < count.tasks < 200
 
 
 @pytest.fixture
@@ -671,30 +682,15 @@ def only_the_first_tasks_closely(monkeypatch):
 def test_what_is_kept_is_found_at_the_end_of_a_task_that_is_not_watched_closely(
     only_the_first_tasks_closely,
 ):
-    elsewhere = types.ModuleType("elsewhere")
-    elsewhere.tasks = 0
-
-    class Keeps(Honest):
-        def begin(self, meta, info):
-            elsewhere.tasks += 1
-            return {}
-
-        def observe(self, state, support):
-            if elsewhere.tasks > 20:
-                remember(MEMORY, support)
-            return state
-
-        def predict(self, state, images):
-            return torch.zeros(len(images), LABELS)
-
+    learner, count = waits_for_late_tasks(clears_up=False)
     MEMORY.clear()
     with pytest.raises(DataFlowError, match="MEMORY"):
-        run(Keeps(), tasks=200)
-    assert elsewhere.tasks == 21
+        run(learner, tasks=200)
+    assert count.tasks == 21
 
 
 class ScribblesLate(Honest):
-    """Writes to its weights in a late task, past torch."""
+    """Writes to its weights in a late task, in a way that torch does not notice."""
 
     def begin(self, meta, info):
         return {"weights": meta["w"], "labels": info.labels}
@@ -755,7 +751,8 @@ import torch
 import cfsl
 
 data = cfsl.load("glyphs-60x12")
-tasks = cfsl.Tasks(data, cfsl.TaskSpec.type_b(nss=2, n_way=2, k_target=2), numbers=range(3), split="all")
+spec = cfsl.TaskSpec.type_b(nss=2, n_way=2, k_target=2)
+tasks = cfsl.Tasks(data, spec, numbers=range(3), split="all")
 
 class Mine:
     def begin(self, meta, info):

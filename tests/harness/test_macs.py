@@ -16,7 +16,7 @@ CONV = 2 * 6 * 4 * 9 * 8 * 7
 torch_warns_of_itself = pytest.mark.filterwarnings(
     "ignore:`torch.jit.script` is deprecated:DeprecationWarning"
 )
-"""The first forward derivative in a process makes torch compile its own decompositions by torch.jit."""
+"""The first forward derivative in a process makes torch compile something by torch.jit."""
 
 
 def counted(run, **leaves: torch.Tensor) -> dict[str, int]:
@@ -217,8 +217,8 @@ def test_double_backward_is_counted():
         )
         (gradient**2).sum().backward()
 
-    # Forward and its weight gradient; then the second gradient of the output, that of the images (torch computes it
-    # although nobody asks), and the weight gradient once more.
+    # Forward and its weight gradient; then the second gradient of the output, that of the images
+    # (torch computes it although it is not asked for), and the weight gradient once more.
     macs = counted(run, w=leaf(6, 4, 3, 3), x=leaf(2, 4, 8, 7).detach())
     assert macs == {"convolution": 3 * CONV, "convolution_backward": 2 * CONV}
 
@@ -230,16 +230,15 @@ def test_torch_func_is_counted_as_autograd_is():
     def loss(weight):
         return (functional.linear(x, weight) ** 2).sum()
 
-    once = 5 * 7 * 3
-    assert sum(counted(lambda: torch.func.grad(loss)(w)).values()) == 2 * once
-    assert (
-        sum(counted(lambda: torch.func.jvp(loss, (w,), (w,))).values()) == 3 * once
-    )  # the images' zero tangent, too
-    assert (
-        sum(counted(lambda: torch.func.jvp(torch.func.grad(loss), (w,), (w,))).values())
-        == 2 * 3 * once
-    )
-    many = counted(lambda: torch.func.vmap(torch.func.grad(loss))(torch.stack([w, w, w])))
+    once, gradient = 5 * 7 * 3, torch.func.grad(loss)
+    assert sum(counted(lambda: gradient(w)).values()) == 2 * once
+
+    # The zero tangent of the images counts, too.
+    assert sum(counted(lambda: torch.func.jvp(loss, (w,), (w,))).values()) == 3 * once
+    second = counted(lambda: torch.func.jvp(gradient, (w,), (w,)))
+    assert sum(second.values()) == 2 * 3 * once
+
+    many = counted(lambda: torch.func.vmap(gradient)(torch.stack([w, w, w])))
     assert sum(many.values()) == 3 * 2 * once
 
 

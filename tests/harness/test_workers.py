@@ -1,4 +1,4 @@
-"""Tasks shared out among processes give the same bits; memory is measured as it is taken."""
+"""Tasks shared out among processes give the same bits; costs are measured as they arise."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from cfsl.errors import DataFlowError, LearnerError
 from cfsl.harness.cost import measure_macs, measure_peak_memory
 from cfsl.harness.peak import PeakMemory
 from cfsl.harness.trace import Trace, joined
-from cfsl.harness.workers import Workers, _Sent, threads
+from cfsl.harness.workers import SentTensor, Workers, threads
 from cfsl.learners.chance import Chance
 from cfsl.learners.protonet import ProtoNet
 from cfsl.learners.tune import init_tune
@@ -89,17 +89,12 @@ def test_workers_give_the_bits_of_one_process(
 ) -> None:
     meta = learner.init((1, 28, 28), torch.Generator().manual_seed(0))
     meta = {"params": in_channels_last(meta["params"]), "stats": meta["stats"]}
+    tasks, options = some_tasks(glyphs), {"table": False, "progressive": True}
+
     counts: list[int] = []
-    here = cfsl.evaluate(learner, some_tasks(glyphs), meta, table=False, progressive=True)
-    there = cfsl.evaluate(
-        learner,
-        some_tasks(glyphs),
-        meta,
-        table=False,
-        progressive=True,
-        workers=workers,
-        progress=counts.append,
-    )
+    here = cfsl.evaluate(learner, tasks, meta, **options)
+    there = cfsl.evaluate(learner, tasks, meta, **options, workers=workers, progress=counts.append)
+
     assert same(here, there)
     assert sum(counts) == 5
     assert not any(tensor.is_shared() for tensor in meta["params"].values())
@@ -136,11 +131,17 @@ def test_ctrl_c_ends_all_workers_at_once_in_one_line(
     glyphs: cfsl.Dataset, tmp_path: Path, learner: str, module: str, code: str, processes: int
 ) -> None:
     (tmp_path / module).write_text(code)
+    paths = os.pathsep.join([str(tmp_path), *sys.path])
+    words = f"-m cfsl eval {learner} --data glyphs-400x20 --tasks 40 --workers 2"
     one = subprocess.Popen(
-        [sys.executable, "-m", "cfsl", "eval", learner, "--data", "glyphs-400x20", "--tasks", "40", "--workers", "2"],
-        env=os.environ | {"PYTHONPATH": str(tmp_path)}, cwd=tmp_path, text=True, start_new_session=True,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    )  # fmt: skip
+        [sys.executable, *words.split()],
+        env=os.environ | {"PYTHONPATH": paths},
+        cwd=tmp_path,
+        text=True,
+        start_new_session=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
     try:
         while len(here := list(tmp_path.glob("*.here"))) < processes:
             assert one.poll() is None
@@ -198,7 +199,7 @@ def test_a_tensor_arrives_with_its_layout(layout: torch.memory_format) -> None:
     tensor = torch.randn(2, 3, 4, 5, generator=torch.Generator().manual_seed(0)).to(
         memory_format=layout
     )
-    arrived = _Sent(tensor).tensor()
+    arrived = SentTensor.of(tensor).received()
     assert torch.equal(arrived, tensor)
     assert arrived.stride() == tensor.stride()
 

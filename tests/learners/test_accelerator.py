@@ -1,4 +1,4 @@
-"""The accelerator of MAML++ Low-End: the same numbers as autograd, from kernels that say what torch says."""
+"""The accelerator of MAML++ Low-End: the numbers of autograd, kernels that agree with torch."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import cfsl
 from cfsl.errors import LearnerError
 from cfsl.harness.workers import Workers
 from cfsl.learners.base import Moment, Support, TaskInfo
-from cfsl.learners.maml import accelerated as maml_fast
+from cfsl.learners.maml import accelerated as accelerated_module
 from cfsl.learners.maml.accelerated import accelerated, why_not
 from cfsl.learners.maml.maml_low import MamlLow
 from cfsl.learners.protonet import ProtoNet
@@ -26,7 +26,7 @@ from cfsl.spec import TaskSpec
 
 pytest.importorskip("numba")
 
-from cfsl.learners.maml import second_order as adjoint
+from cfsl.learners.maml import second_order
 from cfsl.nets.fused import convolution, norm_pool
 from cfsl.nets.fused.blocks import Block
 
@@ -47,7 +47,10 @@ def random(*shape: int, seed: int = 0, dtype=torch.float64) -> torch.Tensor:
 
 
 def in_windows(maps: torch.Tensor) -> np.ndarray:
-    """Return (images, channels, height, width) in the layout of the kernels, with zeros outside of the maps."""
+    """Return maps (images, channels, height, width) in the layout of the kernels.
+
+    Outside of the maps are zeros.
+    """
     n, channels, height, width = maps.shape
     rows, columns = -(-height // 2), -(-width // 2)
     padded = functional.pad(maps.detach(), (0, 2 * columns - width, 0, 2 * rows - height))
@@ -79,15 +82,14 @@ def test_a_convolution_and_its_derivatives_are_torchs(images, height, width, kin
     x, x_dot = (random(images, 3, height, width, seed=s) for s in (1, 2))
     w, w_dot = (random(4, 3, 3, 3, seed=s) for s in (3, 4))
     dy, dy_dot = (random(images, 4, height, width, seed=s) for s in (5, 6))
+
     if kind == "patches":
         tool, x_dot = convolution.OfPatches(), torch.zeros_like(x)
         ours, ours_dot = convolution.patches(channels_last(x)), None
     else:
-        tool, ours, ours_dot = (
-            convolution.Winograd(block, np.float64),
-            channels_last(x),
-            channels_last(x_dot),
-        )
+        tool = convolution.Winograd(block, np.float64)
+        ours = channels_last(x)
+        ours_dot = channels_last(x_dot)
 
     def gradients(x, w, dy):
         _, back = torch.func.vjp(lambda x, w: functional.conv2d(x, w, padding=1), x, w)
@@ -97,15 +99,19 @@ def test_a_convolution_and_its_derivatives_are_torchs(images, height, width, kin
         lambda x, w: functional.conv2d(x, w, padding=1), (x, w), (x_dot, w_dot)
     )
     (dx, dw), (dx_dot, dw_dot) = torch.func.jvp(gradients, (x, w, dy), (x_dot, w_dot, dy_dot))
+
     weight, weight_dot = tool.prepared(as_stack(w)), tool.prepared(as_stack(w_dot))
     out, gradient = np.empty(inside.shape), torch.empty(9, 3, 4, dtype=torch.float64)
+
     tool.forward(ours, weight, out)
     close(out * inside, in_windows(y))
     tool.forward_dot(ours, ours_dot, weight, weight_dot, out)
     close(out * inside, in_windows(y_dot))
+
     by_x = tool.backward(ours, in_windows(dy), weight, gradient)
     close(gradient, as_stack(dw))
     assert by_x is None if kind == "patches" else close(by_x, channels_last(dx)) is None
+
     pairs = (ours, ours_dot), (in_windows(dy), in_windows(dy_dot)), (weight, weight_dot)
     by_x = tool.backward_dot(*pairs, gradient)
     close(gradient, as_stack(dw_dot))
@@ -136,15 +142,14 @@ class Kernels:
 
     def back(self, da, dmean, dvar):
         count = float(self.y.shape[1] * self.height * self.width)
-        self.da, self.dgamma, self.dbeta = (
-            channels_last(da),
-            np.empty_like(self.mean),
-            np.empty_like(self.mean),
-        )
+        self.da = channels_last(da)
+        self.dgamma = np.empty_like(self.mean)
+        self.dbeta = np.empty_like(self.mean)
+
         dy = np.empty_like(self.y)
         norm_pool.pooled_back(
-            self.y, self.mean, self.inverse, self.gamma, self.top, self.code, self.da, count, dmean.numpy(),
-            dvar.numpy(), self.height, self.width, dy, self.dgamma, self.dbeta,
+            self.y, self.mean, self.inverse, self.gamma, self.top, self.code, self.da, count,
+            dmean.numpy(), dvar.numpy(), self.height, self.width, dy, self.dgamma, self.dbeta,
         )  # fmt: skip
         return dy, self.dgamma, self.dbeta
 
@@ -153,8 +158,8 @@ class Kernels:
         self.a_dot, self.top_dot = np.empty_like(self.a), np.empty_like(self.a)
         self.mean_dot, self.shrink = np.empty_like(self.mean), np.empty_like(self.mean)
         norm_pool.pooled_dot(
-            self.y, self.y_dot, self.mean, self.inverse, self.gamma, self.top, self.code, self.height, self.width,
-            self.a_dot, self.top_dot, self.mean_dot, self.shrink,
+            self.y, self.y_dot, self.mean, self.inverse, self.gamma, self.top, self.code,
+            self.height, self.width, self.a_dot, self.top_dot, self.mean_dot, self.shrink,
         )  # fmt: skip
         return self.a_dot
 
@@ -162,8 +167,9 @@ class Kernels:
         dy, dy_dot = np.empty_like(self.y), np.empty_like(self.y)
         dgamma_dot, dbeta_dot = np.empty_like(self.mean), np.empty_like(self.mean)
         norm_pool.pooled_back_dot(
-            self.y, self.y_dot, self.mean, self.inverse, self.gamma, self.mean_dot, self.shrink, self.top, self.top_dot,
-            self.code, self.da, channels_last(da_dot), self.dgamma, self.dbeta, self.height, self.width,
+            self.y, self.y_dot, self.mean, self.inverse, self.gamma, self.mean_dot, self.shrink,
+            self.top, self.top_dot, self.code, self.da, channels_last(da_dot),
+            self.dgamma, self.dbeta, self.height, self.width,
             dy, dy_dot, dgamma_dot, dbeta_dot,
         )  # fmt: skip
         return dy, dy_dot, dgamma_dot, dbeta_dot
@@ -173,10 +179,9 @@ class Kernels:
 def test_norm_pool_activation_and_derivatives_are_torchs(images, height, width):
     if images * height * width < 3 or min(height, width) < 2:
         pytest.skip("torch pools no such maps")
-    y, y_dot = (
-        random(images, 3, height, width, seed=1) + 2,
-        random(images, 3, height, width, seed=2),
-    )
+
+    y = random(images, 3, height, width, seed=1) + 2
+    y_dot = random(images, 3, height, width, seed=2)
     gamma, beta = random(3, seed=3), random(3, seed=4)  # of either sign
     da, da_dot = (random(images, 3, height // 2, width // 2, seed=s) for s in (5, 6))
 
@@ -188,6 +193,7 @@ def test_norm_pool_activation_and_derivatives_are_torchs(images, height, width):
     a, a_dot = torch.func.jvp(lambda y: blocks_output(y, gamma, beta), (y,), (y_dot,))
     close(kernels.a, channels_last(a))
     close(kernels.dot(y_dot), channels_last(a_dot))
+
     (dy, dgamma, dbeta), (dy_dot, dgamma_dot, dbeta_dot) = torch.func.jvp(
         gradients, (y, da), (y_dot, da_dot)
     )
@@ -195,20 +201,20 @@ def test_norm_pool_activation_and_derivatives_are_torchs(images, height, width):
         kernels.back(da, zero, zero), (in_windows(dy), dgamma, dbeta), strict=True
     ):
         close(ours, theirs)
+
     theirs = in_windows(dy), in_windows(dy_dot), dgamma_dot, dbeta_dot
     for one, other in zip(kernels.back_dot(da_dot), theirs, strict=True):
         close(one, other, 1e-10)
 
 
 def test_gradients_by_the_statistics_reach_the_maps():
-    y, gamma, beta = (
-        random(2, 3, 5, 4, seed=1).requires_grad_(),
-        random(3, seed=2),
-        random(3, seed=3),
-    )
+    y = random(2, 3, 5, 4, seed=1).requires_grad_()
+    gamma = random(3, seed=2)
+    beta = random(3, seed=3)
     da, dmean, dvar = random(2, 3, 2, 2, seed=4), random(3, seed=5), random(3, seed=6)
     var, mean = torch.var_mean(y, dim=(0, 2, 3))
     loss = (blocks_output(y, gamma, beta) * da).sum() + (mean * dmean).sum() + (var * dvar).sum()
+
     kernels = Kernels(y, gamma, beta)
     close(kernels.mean, mean.detach())
     close(kernels.var, var.detach())
@@ -225,6 +231,7 @@ def task_of(spec: TaskSpec, shape, targets: int = 2, dtype=torch.float64, seed: 
     )
     labels = labels.repeat_interleave(spec.k_shot, dim=1)
     answers = torch.arange(spec.labels).repeat_interleave(targets)
+
     return SimpleNamespace(
         support_images=random(1, *labels.shape, *shape, seed=seed, dtype=dtype),
         support_labels=labels[None],
@@ -233,8 +240,8 @@ def task_of(spec: TaskSpec, shape, targets: int = 2, dtype=torch.float64, seed: 
     )
 
 
-def lived_in(learner, spec: TaskSpec, shape, dtype=torch.float64, noise: float = 0.1):
-    """Return weights as training may leave them: no two rows alike, no weight at a special value."""
+def trained_weights(learner, spec: TaskSpec, shape, dtype=torch.float64, noise: float = 0.1):
+    """Return weights as after training: no two rows alike, no weight at a special value."""
     meta = learner.init_for(shape, spec, generator(7))
     params = {
         name: (
@@ -257,11 +264,9 @@ def loss_and_gradients(learner, params, stats, batch, moment):
 def require_same(
     learner, spec, shape, targets=2, dtype=torch.float64, tolerance=1e-9, moment=EARLY, noise=0.1
 ):
-    """Compare loss, statistics and all gradients of the learner with those of its accelerated twin."""
-    (params, stats), batch = (
-        lived_in(learner, spec, shape, dtype, noise),
-        task_of(spec, shape, targets, dtype),
-    )
+    """Compare loss, statistics and all gradients of a learner and its accelerated twin."""
+    params, stats = trained_weights(learner, spec, shape, dtype, noise)
+    batch = task_of(spec, shape, targets, dtype)
     twin = accelerated(learner)
     assert twin is not learner
     theirs = loss_and_gradients(learner, params, stats, batch, moment)
@@ -317,7 +322,7 @@ def test_they_are_so_in_single_precision_up_to_rounding():
 
 def test_they_are_so_when_images_come_in_several_chunks(monkeypatch):
     monkeypatch.setattr(convolution, "_CHUNK", 1)
-    monkeypatch.setattr(adjoint, "_AT_A_TIME", 3)
+    monkeypatch.setattr(second_order, "_AT_A_TIME", 3)
     learner = MamlLow(net=convnet((4, 3), "conv-norm-act"), steps=2, rate=0.2)
     require_same(learner, TaskSpec.type_b(nss=2, n_way=2, k_shot=2), (3, 9, 8), targets=4)
 
@@ -326,7 +331,7 @@ def test_they_are_so_when_images_come_in_several_chunks(monkeypatch):
 def test_they_are_so_where_images_are_blank_and_all_values_of_a_window_are_equal(norm):
     learner = MamlLow(net=convnet((4, 3, 3), "conv-norm-act"), steps=2, norm=norm)
     spec = TaskSpec.type_b(nss=2, n_way=2)
-    (params, stats), batch = lived_in(learner, spec, (1, 16, 16)), task_of(spec, (1, 16, 16))
+    (params, stats), batch = trained_weights(learner, spec, (1, 16, 16)), task_of(spec, (1, 16, 16))
     for images in (batch.support_images, batch.target_images):
         images[..., 3:, :] = 1.0
     require_equal(
@@ -338,12 +343,12 @@ def test_they_are_so_where_images_are_blank_and_all_values_of_a_window_are_equal
 
 
 def test_tasks_without_overwriting_may_name_labels_in_any_order():
-    learner, spec = (
-        MamlLow(net=convnet((3,), "conv-norm-act"), steps=1),
-        TaskSpec.type_b(nss=2, n_way=2),
-    )
-    (params, stats), batch = lived_in(learner, spec, (1, 6, 6)), task_of(spec, (1, 6, 6))
+    learner = MamlLow(net=convnet((3,), "conv-norm-act"), steps=1)
+    spec = TaskSpec.type_b(nss=2, n_way=2)
+    (params, stats), batch = trained_weights(learner, spec, (1, 6, 6)), task_of(spec, (1, 6, 6))
+
     batch.support_labels, batch.target_labels = 3 - batch.support_labels, 3 - batch.target_labels
+
     require_equal(
         *(
             loss_and_gradients(one, params, stats, batch, EARLY)
@@ -353,26 +358,24 @@ def test_tasks_without_overwriting_may_name_labels_in_any_order():
 
 
 def test_every_weight_gets_a_gradient_and_biases_before_batch_norm_get_zero():
-    learner, spec = (
-        MamlLow(net=convnet((3, 2), "conv-norm-act"), steps=2),
-        TaskSpec.type_b(nss=2, n_way=2),
-    )
-    params, stats = lived_in(learner, spec, (1, 8, 8))
+    learner = MamlLow(net=convnet((3, 2), "conv-norm-act"), steps=2)
+    spec = TaskSpec.type_b(nss=2, n_way=2)
+    params, stats = trained_weights(learner, spec, (1, 8, 8))
+
     loss, _ = accelerated(learner).episode_loss(
         params, stats, task_of(spec, (1, 8, 8)), turns=False, moment=Moment(0, 1)
     )
     loss.backward()
+
     assert {name for name, tensor in params.items() if not tensor.grad.any()} == {
         name for name in params if name.endswith("conv.bias")
     }
 
 
 def test_the_gradient_is_not_differentiable_again():
-    learner, spec = (
-        MamlLow(net=convnet((3,), "conv-norm-act"), steps=1),
-        TaskSpec.type_b(nss=1, n_way=2),
-    )
-    params, stats = lived_in(learner, spec, (1, 6, 6))
+    learner = MamlLow(net=convnet((3,), "conv-norm-act"), steps=1)
+    spec = TaskSpec.type_b(nss=1, n_way=2)
+    params, stats = trained_weights(learner, spec, (1, 6, 6))
     episode = learner.episodes(params, stats, task_of(spec, (1, 6, 6)))[0][0]
     loss, _ = accelerated(learner).task_loss(params, stats, episode, Moment(0, 1))
     (gradient,) = torch.autograd.grad(loss**2, params["head.bias"], create_graph=True)
@@ -392,22 +395,26 @@ def test_states_and_answers_are_those_of_the_learner(norm, extra_sets, labels):
         net=convnet((4, 3), "conv-norm-act"), steps=3, rate=0.2, norm=norm, extend="last_set"
     )
     spec, shape = TaskSpec.type_a(nss=2, n_way=2, k_shot=2), (3, 9, 10)
-    params, stats = lived_in(learner, spec, shape)
+    params, stats = trained_weights(learner, spec, shape)
     meta = {"params": {name: tensor.detach() for name, tensor in params.items()}, "stats": stats}
+
     info = TaskInfo(shape, labels, 2 + extra_sets, 2, 2, 1, overwrite=False, seed=0)
     shown = torch.tensor([0, 0, 1, 1]) % labels
     support, targets = Support(random(4, *shape, seed=1), shown), random(20, *shape, seed=2)
+
     states = []
     for one in (learner, accelerated(learner)):
         state = one.begin(meta, info)
         for _ in range(info.nss):
             state = one.observe(state, support)
         states.append(state)
+
     first, second = states
     assert first.keys() == second.keys() and first["step"] == second["step"]
     for part in ("weights", "stats"):
         for name, tensor in first[part].items():
             assert torch.allclose(tensor, second[part][name], rtol=1e-9, atol=1e-11), name
+
     answers = learner.predict(first, targets)
     assert answers.shape == (20, labels)
     assert torch.allclose(answers, accelerated(learner).predict(second, targets), rtol=1e-9)
@@ -422,8 +429,9 @@ def test_it_says_why_it_does_not_apply(monkeypatch):
     assert "ProtoNet" in why_not(ProtoNet())
     assert "conv-norm-act" in why_not(MamlLow(net=conv4(8, "conv-act-norm")))
     assert "cuda" in why_not(learner, "cuda:0")
+
     monkeypatch.setattr(
-        maml_fast,
+        accelerated_module,
         "find_spec",
         lambda name: None if name == "numba" else importlib.util.find_spec(name),
     )

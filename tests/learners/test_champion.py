@@ -17,10 +17,9 @@ from cfsl.errors import CfslError, CheckpointError, SpecError
 from cfsl.harness.evaluate import evaluate
 from cfsl.harness.state import flatten
 from cfsl.learners.base import Moment
-from cfsl.learners.champion import champion as champion_module
+from cfsl.learners.champion import closeness as closeness_module
 from cfsl.learners.champion.champion import Champion
 from cfsl.learners.champion.pixel_memory import (
-    _measures,
     copy_log_odds,
     copy_loss,
     init_matcher,
@@ -34,7 +33,7 @@ from cfsl.learners.champion.spread import class_evidence
 from cfsl.learners.episode_losses import grouped_by_class, left_out_loss, one_shot_loss
 from cfsl.learners.multiproto import MultiProto
 from cfsl.learners.protonet import ProtoNet
-from cfsl.learners.views import turned_orders, turned_views
+from cfsl.learners.views import orders_of_orientations, oriented_views
 from cfsl.metrics.accuracy import summarise, task_accuracies
 from cfsl.nets.small_resnet import SmallResNet
 from cfsl.presets.cells import Request, cells_of
@@ -44,10 +43,11 @@ from cfsl.spec import Noise, Occlusion, TaskSpec
 from cfsl.training.augment import augment, blended
 from cfsl.training.calibration import calibrated
 from cfsl.training.checkpoint import read_checkpoint, write_checkpoint
-from cfsl.training.loop import LAST, best_weights, read_weights, train
+from cfsl.training.loop import train
 from cfsl.training.objective import objective_of
 from cfsl.training.randomness import generator_of_update
 from cfsl.training.recipes import fitted_to, recipe_for
+from cfsl.training.run_folder import LAST, best_weights, read_weights
 from cfsl.training.training_spec import Augmentation, Schedule, Training
 
 TINY = SmallResNet(widths=(4, 8), embedding=8)
@@ -93,6 +93,7 @@ def matcher(glyphs):
             np.arange(120, dtype=np.int32)
         )
     )
+
     params = {name: tensor.requires_grad_() for name, tensor in init_matcher(generator()).items()}
     optimizer = torch.optim.AdamW(params.values(), lr=5e-3)
     for update in range(250):
@@ -100,6 +101,7 @@ def matcher(glyphs):
         chosen = torch.randperm(len(images), generator=generator(update))[:48]
         copy_loss(params, images[chosen], generator(update)).backward()
         optimizer.step()
+
     return {name: tensor.detach() for name, tensor in params.items()}
 
 
@@ -162,6 +164,7 @@ def test_it_knows_copies_where_its_class_embedding_is_lost(glyphs, matcher, corr
         "params": meta["params"] | matcher | {"scale": torch.tensor(1.0)},
         "stats": meta["stats"],
     }
+
     with_copies = accuracy(learner, tasks, meta)
     assert with_copies > 0.95
     if corruption is not None:
@@ -175,12 +178,13 @@ def test_it_knows_copies_where_its_class_embedding_is_lost(glyphs, matcher, corr
     ids=["one image", "three images"],
 )
 def test_class_and_copy_are_weighed_as_written(request, matcher, name, familiar, crowd, spec):
-    """log [exp(e) + exp(k s) / n^h sum_i odds], e = s cos / |p|^(1/2), worked out from the images; n images a label.
+    """log [exp(e) + exp(k s) / n^h sum_i odds], e = s cos / |p|^(1/2), n images to a label.
 
     For photographs log [exp(e) (1 + exp(k s) / n^h sum_i odds)].
     """
     tasks = cfsl.Tasks(request.getfixturevalue(name), spec, numbers=range(1))
     task = tasks[0]
+
     learner = Champion(
         net=TINY, photo_net=TINY_PHOTOS, views="one", numbers="float32", closeness="cosine"
     )
@@ -189,10 +193,12 @@ def test_class_and_copy_are_weighed_as_written(request, matcher, name, familiar,
         "params": meta["params"] | matcher | {"scale": torch.tensor(3.0)},
         "stats": meta["stats"],
     }
+
     shown = torch.cat([support.images for support in task.support_sets])
     labels = torch.cat([support.labels for support in task.support_sets])
     by_label = labels.argsort(stable=True).view(spec.labels, -1)
     alone = learner.replace(knows_copies=False)
+
     means = alone.embed(meta, shown)[by_label].mean(dim=1)
     by_class = (
         3
@@ -203,7 +209,9 @@ def test_class_and_copy_are_weighed_as_written(request, matcher, name, familiar,
     odds = copy_log_odds(
         matcher, pixel_values(task.target.images), unpacked(packed(kept), kept.shape[1])
     )
+
     by_copy = odds[:, by_label].logsumexp(dim=2) + 3 * familiar - crowd * np.log(by_label.shape[1])
+
     logits = torch.from_numpy(evaluate(learner, tasks, meta).logits[0])
     together = (
         by_class + torch.log1p(by_copy.exp())
@@ -214,24 +222,31 @@ def test_class_and_copy_are_weighed_as_written(request, matcher, name, familiar,
 
 
 def test_a_copy_of_a_photograph_counts_by_the_prototype_that_it_is_part_of(photos, matcher):
-    """log sum over the groups u of a label of exp(e(x, u)) (1 + exp(k s) odds); one image a prototype."""
+    """log sum over the groups u of a label of exp(e(x, u)) (1 + exp(k s) odds).
+
+    Every prototype has one image.
+    """
     tasks = cfsl.Tasks(photos, TaskSpec.type_c(nss=3, n_way=2), split="train", numbers=range(1))
     task = tasks[0]
+
     learner = Champion(net=TINY, photo_net=TINY_PHOTOS, views="one", numbers="float32")
     meta = learner.init(tuple(task.target.images.shape[1:]), generator())
     meta = {
         "params": meta["params"] | matcher | {"scale": torch.tensor(3.0)},
         "stats": meta["stats"],
     }
+
     shown = torch.cat([support.images for support in task.support_sets])
     labels = torch.cat([support.labels for support in task.support_sets])
     alone = learner.replace(knows_copies=False)
+
     by_class = 3 * alone.embed(meta, task.target.images) @ alone.embed(meta, shown).T
     kept = pixel_values(shown)
     odds = copy_log_odds(
         matcher, pixel_values(task.target.images), unpacked(packed(kept), kept.shape[1])
     )
     by_image = by_class + torch.log1p((odds + 3 * 0.35).exp())
+
     logits = torch.from_numpy(evaluate(learner, tasks, meta).logits[0])
     expected = torch.stack(
         [by_image[:, labels == label].logsumexp(dim=1) for label in range(2)], dim=1
@@ -245,22 +260,26 @@ def test_a_copy_of_a_photograph_counts_by_the_prototype_that_it_is_part_of(photo
     ids=["one image", "three images"],
 )
 def test_evidence_of_class_and_copy_are_weighed_as_written(glyphs, matcher, spec, monkeypatch):
-    """log sum over the groups u of [exp(e(x, u))] + exp(2) / n^3 sum_i odds, e from the measured spread of classes.
+    """log sum over the groups u of [exp(e(x, u))] + exp(2) / n^3 sum_i odds.
 
-    e is raised until the largest is -2; here, so that some images need it and others do not, until it is 1.5.
+    e comes from the measured spread of classes. It is raised until the largest is -2; here until it
+    is 1.5, so that some images need it and others do not.
     """
-    monkeypatch.setattr(champion_module, "_ODDEST", 1.5)
+    monkeypatch.setattr(closeness_module, "LEAST_EVIDENCE", 1.5)
     tasks = cfsl.Tasks(glyphs, spec, numbers=range(1))
     task, groups = tasks[0], spec.nss // spec.interval
+
     learner = Champion(net=TINY, numbers="float32", axes=20)
     meta = calibrated(learner, learner.init((1, 28, 28), generator()), glyphs, "cpu")
     meta = {"params": meta["params"] | matcher, "stats": meta["stats"]}
+
     bare = learner.replace(knows_copies=False)
     shown = torch.cat([support.images for support in task.support_sets])
     labels = torch.cat([support.labels for support in task.support_sets])
     by_label = labels.argsort(stable=True).view(2, groups, -1)
     means = bare.embed(meta, shown)[by_label].mean(dim=2)
     counts = torch.full((2 * groups,), by_label.shape[2])
+
     evidence = class_evidence(
         bare.embed(meta, task.target.images),
         means.flatten(0, 1),
@@ -270,12 +289,14 @@ def test_evidence_of_class_and_copy_are_weighed_as_written(glyphs, matcher, spec
     best = evidence.max(dim=1, keepdim=True).values
     assert 0 < (best < 1.5).sum() < len(best)
     evidence = torch.where(best < 1.5, evidence - best + 1.5, evidence)
+
     by_class = evidence.view(-1, 2, groups).logsumexp(dim=2)
     kept = pixel_values(shown)
     odds = copy_log_odds(
         matcher, pixel_values(task.target.images), unpacked(packed(kept), kept.shape[1])
     )
     by_copy = odds[:, by_label.flatten(1)].logsumexp(dim=2) + 2 - 3 * np.log(3)
+
     logits = torch.from_numpy(evaluate(learner, tasks, meta).logits[0])
     torch.testing.assert_close(logits, torch.logaddexp(by_class, by_copy), atol=1e-3, rtol=1e-4)
 
@@ -286,11 +307,13 @@ def test_what_is_kept_of_a_character_are_the_axes_that_tell_most(glyphs):
     shares = meta["stats"]["spread.shares"]
     assert shares.shape == (20,)
     assert torch.equal(shares, shares.sort(descending=True).values)
+
     every = learner.replace(axes=64)
     whole = calibrated(every, every.init((1, 28, 28), generator()), glyphs, "cpu")["stats"][
         "spread.shares"
     ]
     torch.testing.assert_close(shares, whole[:20])
+
     tasks = cfsl.Tasks(glyphs, TaskSpec.type_b(nss=2, n_way=2), numbers=range(2))
     assert kept_bytes(evaluate(learner, tasks, meta)) == 4 * 20
 
@@ -339,10 +362,12 @@ def test_bytes_are_as_good_as_floats_and_cost_a_quarter(glyphs, closeness):
         knows_copies=False,
         closeness=closeness,
     )
+
     meta = calibrated(floats, floats.init((1, 28, 28), generator()), glyphs, "cpu")
     full, bytewise = (
         evaluate(which, tasks, meta) for which in (floats, floats.replace(numbers="int8"))
     )
+
     assert np.abs(full.logits - bytewise.logits).max() < {"cosine": 0.1, "evidence": 0.3}[closeness]
     assert kept_bytes(full) == 3 * 64 * 4
     assert kept_bytes(bytewise) == 3 * 64
@@ -350,7 +375,7 @@ def test_bytes_are_as_good_as_floats_and_cost_a_quarter(glyphs, closeness):
 
 @pytest.mark.parametrize("power", [0.0, 0.5])
 def test_a_prototype_is_the_mean_of_all_its_images_whatever_set_they_came_in(glyphs, power):
-    """Three sets of one class of images: the mean of nine, not of means that forget how many they stand for."""
+    """Three sets of one class of images: the mean of all, not of means that forget their counts."""
     task = cfsl.Tasks(glyphs, TaskSpec.type_a(nss=3, n_way=2, k_target=2), numbers=range(1))[0]
     learner = Champion(
         net=TINY,
@@ -362,29 +387,45 @@ def test_a_prototype_is_the_mean_of_all_its_images_whatever_set_they_came_in(gly
     )
     meta = learner.init((1, 28, 28), generator())
     tasks = cfsl.Tasks(glyphs, task.spec, numbers=range(1))
+
     shown = [learner.embed(meta, support.images) for support in task.support_sets]
     labels = [support.labels for support in task.support_sets]
     means = torch.stack([torch.cat(shown)[torch.cat(labels) == k].mean(dim=0) for k in range(2)])
     cosines = (
         learner.embed(meta, task.target.images) @ torch.nn.functional.normalize(means, dim=1).T
     )
+
     trace = evaluate(learner, tasks, meta)
     expected = 12 * cosines / means.norm(dim=1) ** power
     torch.testing.assert_close(torch.from_numpy(trace.logits[0]), expected, atol=1e-4, rtol=1e-4)
 
 
+def telling_measure(number):
+    """Return weights of a matcher whose log-odds are one of the nine measures, of either sign."""
+    both_signs = torch.zeros(2, 9)
+    both_signs[0, number], both_signs[1, number] = 1, -1
+    layers = {1: both_signs, 2: torch.eye(2), 3: torch.tensor([[1.0, -1.0]])}
+    weights = {f"matcher.{layer}.weight": weight for layer, weight in layers.items()}
+    return weights | {
+        f"matcher.{layer}.bias": torch.zeros(len(weight)) for layer, weight in layers.items()
+    }
+
+
 def test_measures_of_a_copy_and_of_a_negative_by_hand():
-    """Kept 1 1 0 0. The copy is light where it was: correlation 1; its negative -1; a flat image 0."""
+    """Kept is 1 1 0 0. The correlation of the copy is 1, of its negative -1, of a flat image 0."""
     light = torch.tensor([[1.0, 1.0, 0.0, 0.0]])
     values = torch.tensor([[1.0, 1.0, 0.0, 0.0], [0.0, 0.0, 1.0, 1.0], [0.5, 0.5, 0.5, 0.5]])
+
     tiny = np.log(1e-3) / 4
     expected = [
         [1, 0, tiny, tiny, 1, tiny, 0.5, 0.25, 0.5],
         [0, 1, tiny, tiny, -1, np.log(2.001) / 4, 0.5, 0.25, 0.5],
         [0.5, 0.5, tiny, tiny, 0, np.log(1.001) / 4, 0.5, 0, 0.5],
     ]
+
+    found = [copy_log_odds(telling_measure(number), values, light) for number in range(9)]
     torch.testing.assert_close(
-        _measures(values, light)[:, 0], torch.tensor(expected).float(), atol=1e-3, rtol=1e-3
+        torch.cat(found, dim=1), torch.tensor(expected).float(), atol=1e-3, rtol=1e-3
     )
 
 
@@ -401,10 +442,12 @@ def test_views_of_a_character_are_its_neighbours_by_one_pixel(glyphs):
     tasks = cfsl.Tasks(glyphs, TaskSpec.type_b(nss=3, n_way=2), numbers=range(1))
     learner = Champion(net=TINY, knows_copies=False, views="shifts", closeness="cosine")
     meta = learner.init((1, 28, 28), generator())
+
     image = tasks[0].target.images[:1]
     inside = torch.nn.functional.pad(
         image[:, :, 2:-2, 2:-2], (2, 2, 2, 2), value=float(image.max())
     )
+
     single = learner.replace(views="one")
     moved = [
         inside,
@@ -413,6 +456,7 @@ def test_views_of_a_character_are_its_neighbours_by_one_pixel(glyphs):
             for down, right in ((0, 1), (0, -1), (1, 0), (-1, 0))
         ),
     ]
+
     mean = sum(torch.nn.functional.normalize(single.embed(meta, view), dim=1) for view in moved)
     torch.testing.assert_close(
         learner.embed(meta, inside), torch.nn.functional.normalize(mean, dim=1)
@@ -420,12 +464,14 @@ def test_views_of_a_character_are_its_neighbours_by_one_pixel(glyphs):
 
 
 def test_a_character_is_looked_at_in_eight_ways():
-    """Turning or mirroring it puts its views into another order: as many, the same, and a cosine of 1 with itself."""
+    """The views of a rotated or mirrored character are the same views in another order."""
     learner = Champion(net=TINY, knows_copies=False, closeness="cosine")
     meta = learner.init((1, 28, 28), generator())
+
     image = torch.rand(1, 1, 28, 28, generator=generator())
     views = {tuple(view.tolist()) for view in learner.embed(meta, image).view(8, 8)}
     assert len(views) == 8
+
     for other in (torch.rot90(image, 1, (2, 3)), image.flip(3), image.flip(2)):
         turned = learner.embed(meta, other).view(8, 8)
         assert all(
@@ -455,16 +501,19 @@ def test_a_photograph_is_seen_in_three_sizes_about_the_centre_of_each():
     meta = learner.init((3, 16, 16), generator())
     centres = torch.rand(3, 8, generator=generator()) / 4
     meta["stats"]["centres"] = centres
+
     images = torch.rand(3, 3, 16, 16, generator=generator())
     seen = [
         torch.nn.functional.interpolate(images, (side, side), mode="bilinear")
         for side in (12, 16, 20)
     ]
+
     plain = [
         unit(TINY_PHOTOS.features(meta["params"], meta["stats"], view, norm="running"))
         + unit(TINY_PHOTOS.features(meta["params"], meta["stats"], view.flip(3), norm="running"))
         for view in seen
     ]
+
     expected = unit(
         torch.cat(
             [unit(unit(both) - centre) for both, centre in zip(plain, centres, strict=True)], dim=1
@@ -485,15 +534,19 @@ def test_centres_are_the_mean_embeddings_of_training_photographs(photos, tmp_pat
             epochs=2, updates=3, batch=8, warmup=1, average=0.5, keep=2
         ),
     )
+
     history = train(learner, training, photos, tmp_path)
+
     validation = cfsl.Tasks(photos, training.validation, split="val", numbers=range(20))
     tasks = cfsl.Tasks(photos, training.episodes, split="train")
     images = torch.from_numpy(
         tasks.images.normalised(np.arange(tasks.class_sizes.sum(), dtype=np.int32))
     )
+
     for epoch in history:
         meta = read_weights(tmp_path / f"epoch-{epoch.epoch:04d}.safetensors")
         assert epoch.accuracy == accuracy(learner, validation, meta)
+
         centreless = {**meta, "stats": {**meta["stats"], "centres": torch.zeros(1, 8)}}
         sizes = {"turns": (12, 16, 20), "one": (16,)}[views]
         for side, centre in zip(sizes, meta["stats"]["centres"], strict=True):
@@ -503,6 +556,7 @@ def test_centres_are_the_mean_embeddings_of_training_photographs(photos, tmp_pat
             both = seen[0] if views == "one" else torch.nn.functional.normalize(sum(seen), dim=1)
             torch.testing.assert_close(centre, both.mean(dim=0), atol=1e-5, rtol=1e-4)
             assert centre.norm() > 0.1
+
     run, _ = read_checkpoint(tmp_path / LAST)
     assert not run["stats/centres"].any()  # training itself knows nothing of them
 
@@ -512,10 +566,13 @@ def test_a_run_from_before_there_were_centres_is_refused_in_one_line(photos, tmp
     recipe = recipe_for("short", "champion", TaskSpec.type_b(nss=2, n_way=1), characters=False)
     schedule = recipe.schedule.replace(epochs=1, updates=1, batch=8)
     training = recipe.replace(validation_tasks=1, schedule=schedule)
+
     train(learner, training, photos, tmp_path)
+
     tensors, notes = read_checkpoint(tmp_path / LAST)
     del tensors["stats/centres"]
     write_checkpoint(tmp_path / LAST, tensors, notes)
+
     with pytest.raises(
         CheckpointError, match=r"has no 'centres': it was written by an older version"
     ):
@@ -527,10 +584,12 @@ def test_characters_have_a_spread_and_photographs_centres():
     characters, photographs = (
         learner.init(shape, generator())["stats"] for shape in ((1, 28, 28), (3, 16, 16))
     )
+
     assert "centres" not in characters
     assert "spread.shares" in characters
     assert "centres" in photographs
     assert "spread.shares" not in photographs
+
     assert not any(
         name.startswith("spread")
         for name in learner.replace(closeness="cosine").init((1, 28, 28), generator())["stats"]
@@ -552,12 +611,12 @@ def test_weights_from_before_there_was_a_spread_are_refused_in_one_line(glyphs, 
 @pytest.mark.parametrize("shape", [(28, 28), (28, 20)], ids=["square", "oblong"])
 def test_views_of_a_turned_image_are_those_of_the_image_in_another_order(shape):
     image = torch.rand(1, 1, *shape, generator=generator())
-    views = [view.tolist() for view in turned_views(image)]
+    views = [view.tolist() for view in oriented_views(image)]
     found = [
-        [views.index(view.tolist()) for view in turned_views(turned)]
-        for turned in turned_views(image)
+        [views.index(view.tolist()) for view in oriented_views(turned)]
+        for turned in oriented_views(image)
     ]
-    assert sorted(found) == sorted(turned_orders(*shape))
+    assert sorted(found) == sorted(orders_of_orientations(*shape))
     assert len(found) == len({tuple(order) for order in found})
 
 
@@ -565,9 +624,11 @@ def test_weights_without_centres_are_refused_in_one_line(photos, tmp_path):
     learner = Champion(photo_net=TINY_PHOTOS, knows_copies=False)
     meta = learner.init((3, 16, 16), generator())
     del meta["stats"]["centres"]
+
     path = tmp_path / "old.safetensors"
     write_checkpoint(path, {f"meta/{name}": tensor for name, tensor in flatten(meta).items()}, {})
     tasks = cfsl.Tasks(photos, TaskSpec.type_b(nss=2, n_way=1), split="test", numbers=range(1))
+
     with pytest.raises(
         CfslError,
         match=r"old\.safetensors has no 'centres', and champion needs it in shape \(3, 8\)",
@@ -592,12 +653,15 @@ def test_it_learns_characters_from_episodes(glyphs, tmp_path):
         validation_tasks=20,
         schedule=Schedule(epochs=1, updates=40, optimizer="adamw", rate=5e-3),
     )
+
     history = train(learner, training, glyphs, tmp_path)
     tasks = cfsl.Tasks(glyphs, TaskSpec.type_b(nss=3, n_way=2), split="val", numbers=range(60))
+
     first = learner.init((1, 28, 28), generator())
     learned = best_weights(tmp_path)
     assert len(history) == 1
     assert accuracy(learner, tasks, learned) > accuracy(learner, tasks, first) + 0.05
+
     moved = [
         name
         for name in first["params"]
@@ -616,15 +680,19 @@ def test_it_learns_photographs_from_a_classifier_at_another_size(photos, tmp_pat
         augmentation=recipe.augmentation.replace(side=12),
         schedule=recipe.schedule.replace(epochs=1, updates=30, batch=32, warmup=5, average=0.5),
     )
+
     train(learner, training, photos, tmp_path)
+
     learned = best_weights(tmp_path)
     assert learned["params"]["head.weight"].shape == (len(photos.classes_of("train")), 8)
     assert learned["params"]["stem.conv.weight"].shape == (4, 3, 5, 5)
+
     first = learner.init((3, 16, 16), generator())["params"]
     assert not torch.equal(
         first["scale"], learned["params"]["scale"]
     )  # the classifier is the champion's own
     assert not torch.equal(first["matcher.1.weight"], learned["params"]["matcher.1.weight"])
+
     tasks = cfsl.Tasks(photos, TaskSpec.type_b(nss=2, n_way=1), split="test", numbers=range(40))
     assert accuracy(learner, tasks, learned) > 0.9
 
@@ -649,6 +717,7 @@ def test_a_bench_trains_in_the_precision_asked_for_and_runs_in_the_usual_one_kee
 
     usual, named, quick = runs(None), runs("float32"), runs("bfloat16")
     assert [run.hash for run in usual] == [run.hash for run in named]
+
     assert [run.train and run.train.training.schedule.precision for run in quick] == [
         "bfloat16"
     ] * 3 + [None]
@@ -668,9 +737,10 @@ def test_characters_are_learned_from_wide_episodes():
 
 
 def test_the_loss_given_the_mean_of_the_others_by_hand():
-    """Two classes of three images on a circle; every image is left out once, of all classes at the same time."""
+    """Two classes of three images on a circle; the images of a number are left out together."""
     angles = torch.tensor([[0.0, 0.2, 0.4], [1.0, 1.3, 1.9]], requires_grad=True)
     points = torch.stack([angles.cos(), angles.sin()], dim=2)
+
     expected = []
     for turn, others in enumerate([(1, 2), (0, 2), (0, 1)]):
         means = [sum(points[group, i] for i in others) / 2 for group in (0, 1)]
@@ -680,8 +750,10 @@ def test_the_loss_given_the_mean_of_the_others_by_hand():
                 for mean in means
             ]
             expected.append(torch.stack(close).logsumexp(dim=0) - close[group])
+
     loss = left_out_loss(torch.tensor(7.0), 5 * points, 0.5)  # features may have any length
     torch.testing.assert_close(loss, torch.stack(expected).mean())
+
     # A class gains nothing by being spread out: the length of its mean is a given to the gradient.
     pulls = (
         torch.autograd.grad(of, angles, retain_graph=True)[0]
@@ -696,11 +768,13 @@ def test_a_task_is_learned_from_single_images_and_from_means(glyphs):
             glyphs, TaskSpec.few_shot(n_way=4, k_target=3), split="train", numbers=range(2)
         ).batches(2)
     )
+
     learner = Champion(net=TINY)
     meta = learner.init((1, 28, 28), generator())
     loss_of = partial(
         learner.episode_loss, meta["params"], meta["stats"], batch, moment=Moment(0, 1)
     )
+
     protonet = ProtoNet(net=TINY, metric="cosine")
     features, labels, _ = protonet.embedded_tasks(meta["params"], meta["stats"], batch)
     expected = [
@@ -709,6 +783,7 @@ def test_a_task_is_learned_from_single_images_and_from_means(glyphs):
         for grouped in (grouped_by_class(*task) for task in zip(features, labels, strict=True))
     ]
     torch.testing.assert_close(loss_of(turns=True)[0], torch.stack(expected).mean())
+
     plain = learner.replace(learns_means=False)
     for turns in (True, False):
         by_protonet, _ = protonet.episode_loss(
@@ -750,11 +825,12 @@ def test_a_crop_shows_a_window_inside_the_image(crop, seed):
     seen = augment(
         image, torch.zeros(64, dtype=torch.int64), Augmentation(crop=crop), generator(seed)
     )
+
     assert seen.shape == image.shape
-    width, height = (
-        (seen[:, 0, 0, -1] - seen[:, 0, 0, 0]) / 1.9375,
-        (seen[:, 1, -1, 0] - seen[:, 1, 0, 0]) / 1.9375,
-    )
+
+    width = (seen[:, 0, 0, -1] - seen[:, 0, 0, 0]) / 1.9375
+    height = (seen[:, 1, -1, 0] - seen[:, 1, 0, 0]) / 1.9375
+
     assert seen.abs().max() <= 1
     assert (width * height).min() > (1 - crop) * 0.7
     assert (width * height).mean() < 1
@@ -779,9 +855,11 @@ def test_images_can_be_brought_to_another_size():
 def test_a_blend_is_two_images_in_the_share_that_it_says():
     images = torch.rand(16, 3, 4, 4, generator=generator())
     blends = [blended(images, Augmentation(blends=0.5), generator(seed)) for seed in range(200)]
+
     alone = [blend for blend in blends if blend[2] == 1]
     assert 70 < len(alone) < 130
     assert all(torch.equal(seen, images) for seen, _, _ in alone)
+
     shares = []
     for seen, others, share in blends:
         torch.testing.assert_close(seen, share * images + (1 - share) * images[others])
@@ -801,16 +879,18 @@ def test_without_blends_nothing_is_drawn():
 
 
 def test_the_loss_of_a_blend_is_shared_by_both_classes(photos):
-    """The loss is linear in the two targets: it lies where the share says between the losses of either label."""
+    """The loss is linear in the targets: the share says where it lies between both losses."""
     learner = Champion(photo_net=TINY_PHOTOS, knows_copies=False)
     recipe = recipe_for("short", "champion", TaskSpec.type_b(nss=2, n_way=1), characters=False)
     training = recipe.replace(
         augmentation=Augmentation(blends=1.0),
         schedule=recipe.schedule.replace(batch=12, epochs=1, updates=1),
     )
+
     objective = objective_of(learner, training, photos)
     meta = objective.init(generator())
     loss, _ = objective.loss(meta["params"], meta["stats"], 0)
+
     drawn = generator_of_update(training, "batch", 0)
     tasks = cfsl.Tasks(photos, training.episodes, split="train", seed=training.seed)
     chosen = torch.randint(int(tasks.class_sizes.sum()), (12,), generator=drawn)
@@ -818,11 +898,13 @@ def test_the_loss_of_a_blend_is_shared_by_both_classes(photos):
         chosen
     ]
     images = torch.from_numpy(tasks.images.normalised(chosen.numpy().astype(np.int32)))
+
     seen, others, share = blended(images, training.augmentation, drawn)
     features, _ = TINY_PHOTOS.training_features(meta["params"], meta["stats"], seen)
     first, second = (
         learner.classifier_loss(meta["params"], features, of) for of in (labels, labels[others])
     )
+
     torch.testing.assert_close(loss, share * first + (1 - share) * second)
     assert abs(float(first - second)) > 1e-3
 

@@ -13,7 +13,7 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file, save_file
 
-# The suite that every learner of the registry is held to; the fixture `learner` below puts this one in its place.
+# The suite for every learner of the registry; the fixture `learner` below runs it on this one.
 from test_learner_contract import (  # noqa: F401
     rgb,
     small,
@@ -69,6 +69,7 @@ def test_an_item_is_the_task_of_that_position(glyphs):
     tasks = cfsl.Tasks(glyphs, cfsl.TaskSpec.type_b(nss=2), numbers=range(7, 10))
     dataset = TaskDataset(tasks)
     assert len(dataset) == 3
+
     for position in (0, 2, -1):
         item, task = dataset[position], tasks[position]
         assert int(item["number"]) == task.number
@@ -78,6 +79,7 @@ def test_an_item_is_the_task_of_that_position(glyphs):
             task.target.labels
         )
         assert item["target_groups"].equal(task.target.groups)
+
     with pytest.raises(IndexError):
         dataset[3]
 
@@ -87,13 +89,13 @@ def test_an_item_is_the_task_of_that_position(glyphs):
 
 @dataclass
 class ClassLabel:
-    """As `datasets.ClassLabel` shows itself."""
+    """Like a `datasets.ClassLabel`."""
 
     names: list[str]
 
 
 class Images:
-    """As a `datasets.Dataset` of images shows itself: rows that are dicts, and `features` by the names of columns."""
+    """Like a `datasets.Dataset` of images: rows that are dicts, and `features` by column."""
 
     def __init__(self, rows, names, label="label"):
         self.rows, self.features = rows, {"image": object(), label: ClassLabel(names)}
@@ -142,6 +144,7 @@ def test_arrays_texts_numpy_labels_other_columns_and_own_splits_will_do(tmp_path
         "grey", arrays, size=16, channels=1, columns=("img", "kind"), splits=given, root=tmp_path
     )
     assert data.pixels.shape == (48, 1, 16, 16) and data.splits == given
+
     numbered = [
         {"image": np.asarray(row["image"]), "label": np.int64(row["label"])} for row in rows()
     ]
@@ -183,12 +186,14 @@ def test_the_real_datasets_package_is_read_as_its_stand_in_is(tmp_path):
         {"image": datasets.Image(), "label": datasets.ClassLabel(names=NAMES)}
     )
     columns = {"image": [row["image"] for row in rows()], "label": [row["label"] for row in rows()]}
+
     real = datasets.Dataset.from_dict(columns, features=features)
     stand_in = add_labelled_images("stand-in", Images(rows(), NAMES), size=16, root=tmp_path)
     assert (
         add_labelled_images("real", real, size=16, root=tmp_path).info.pixels_sha256
         == stand_in.info.pixels_sha256
     )
+
     parts = datasets.DatasetDict(train=real.select(range(30)), test=real.select(range(30, 48)))
     assert (
         add_labelled_images("both", parts, size=16, root=tmp_path).class_sizes.tolist() == [8] * 6
@@ -203,11 +208,13 @@ def test_weights_come_from_a_module_through_a_file(small, tmp_path):  # noqa: F8
     module = small_backbone(width=8).eval()
     learner, meta = FrozenBackbone(arguments={"width": 8}), backbone_weights(module)
     save_file({**meta["params"], **meta["stats"]}, tmp_path / "backbone.safetensors")
+
     read = load_file(tmp_path / "backbone.safetensors")
     again = {
         "params": {name: read[name] for name in meta["params"]},
         "stats": {n: read[n] for n in meta["stats"]},
     }
+
     images = cfsl.Tasks(small, cfsl.TaskSpec.few_shot(), split="all")[0].target.images
     with torch.no_grad():
         assert learner.embed(again, images).equal(module(images.expand(-1, 3, -1, -1)))
@@ -217,6 +224,7 @@ def test_it_learns_class_means_and_costs_what_they_cost(small):  # noqa: F811
     tasks = cfsl.Tasks(small, cfsl.TaskSpec.type_b(nss=3), split="all", numbers=range(20))
     learner = FrozenBackbone()
     meta = learner.init((1, 28, 28), torch.Generator().manual_seed(0))
+
     trace = cfsl.evaluate(learner, tasks, meta)
     assert cfsl.summarise(cfsl.task_accuracies(trace)).mean > 2 / 15
     assert cfsl.atm(trace).representation == pytest.approx(15 * 128 / (15 * 784))
@@ -226,14 +234,14 @@ def test_it_learns_class_means_and_costs_what_they_cost(small):  # noqa: F811
 
 def test_images_are_brought_to_what_the_backbone_was_trained_on(small):  # noqa: F811
     images = cfsl.Tasks(small, cfsl.TaskSpec.few_shot(), split="all")[0].target.images
-    plain, meta = (
-        FrozenBackbone(),
-        FrozenBackbone().init((1, 28, 28), torch.Generator().manual_seed(0)),
-    )
+    plain = FrozenBackbone()
+    meta = FrozenBackbone().init((1, 28, 28), torch.Generator().manual_seed(0))
+
     changed = FrozenBackbone(side=14, mean=(0.5, 0.5, 0.5), std=(0.25, 0.25, 0.25))
     shrunk = nn.functional.interpolate(
         images.expand(-1, 3, -1, -1), (14, 14), mode="bilinear", antialias=True
     )
+
     with torch.no_grad():
         assert changed.embed(meta, images).allclose(
             plain.embed(meta, (shrunk - 0.5) / 0.25), atol=1e-5
@@ -255,6 +263,7 @@ def a_tuple() -> nn.Module:
 
 def test_backbones_that_do_not_fit_are_refused_with_what_to_do():
     images, meta = torch.zeros(2, 1, 8, 8), FrozenBackbone().init((1, 8, 8), torch.Generator())
+
     for fields, said in [
         ({"architecture": "no.such.module:net"}, "package.module:function"),
         ({"arguments": {"widths": 3}}, "cannot be built"),
@@ -267,6 +276,7 @@ def test_backbones_that_do_not_fit_are_refused_with_what_to_do():
             FrozenBackbone(**fields).embed(
                 {"params": {}, "stats": {}} if "arch" in str(fields) else meta, images
             )
+
     with pytest.raises(LearnerError, match=r"no '0\.weight'"):
         FrozenBackbone().embed({"params": {}, "stats": {}}, images)
 
@@ -301,15 +311,20 @@ transformers.AutoModel.from_config(config).save_pretrained({str(folder)!r})
 
     learner, meta = from_transformers(folder, side=28)
     json.loads(learner.canonical_json())
+
     tasks = cfsl.Tasks(small, cfsl.TaskSpec.type_b(nss=2), split="all", numbers=range(10))
-    quick, long = (
-        cfsl.evaluate(learner, tasks, meta),
-        cfsl.evaluate(learner, tasks[:2], meta, table=False),
-    )
+    quick = cfsl.evaluate(learner, tasks, meta)
+    long = cfsl.evaluate(learner, tasks[:2], meta, table=False)
     assert np.allclose(quick.logits[:2], long.logits, atol=1e-3)
     assert cfsl.summarise(cfsl.task_accuracies(quick)).mean > 0.1
 
 
-VIT = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "image_size": 28, "patch_size": 7,
-       "intermediate_size": 32}  # fmt: skip
+VIT = {
+    "hidden_size": 16,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "image_size": 28,
+    "patch_size": 7,
+    "intermediate_size": 32,
+}
 RESNET = {"embedding_size": 8, "hidden_sizes": [8, 16], "depths": [1, 1]}

@@ -1,4 +1,4 @@
-"""What every learner owes: one suite over the registry. A new line in the table is tested unasked."""
+"""What every learner has to do: one suite over the registry, new learners included."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def leaves(tree):
 
 
 SMALLER = {name: {"embedding": DenseNet(filters=4)} for name in ("maml_high", "sca")}
-"""What a learner promises does not depend on the size of its net; the published one takes half a G MACs an image."""
+"""The rules do not depend on the size of a net; the published one takes half a GMAC an image."""
 
 
 def built(name):
@@ -124,6 +124,7 @@ def test_observe_and_predict_leave_the_old_state_and_the_weights_alone(learner, 
     tasks = cfsl.Tasks(small, TaskSpec.type_b(nss=3), split="all")
     meta, info, task = weights(learner, tasks), task_info(tasks, 0), tasks[0]
     pristine = {path: tensor.clone() for path, tensor in flatten(meta).items()}
+
     with torch.no_grad():
         states = [learner.begin(meta, info)]
         for support in task.support_sets:
@@ -134,9 +135,11 @@ def test_observe_and_predict_leave_the_old_state_and_the_weights_alone(learner, 
                 )
             )
             assert all(a.equal(b) for a, b in zip(before, leaves(states[-2]), strict=True))
+
         before = copy.deepcopy(leaves(states[-1]))
         learner.predict(states[-1], shown(learner, meta, task.target.images))
         assert all(a.equal(b) for a, b in zip(before, leaves(states[-1]), strict=True))
+
     assert all(tensor.equal(pristine[path]) for path, tensor in flatten(meta).items())
 
 

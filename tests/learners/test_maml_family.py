@@ -1,4 +1,4 @@
-"""Learners that learn their gradient steps: MAML++ Low-End and High-End, SCA, ANIL and Proto-MAML."""
+"""Learners with learned gradient steps: MAML++ Low-End and High-End, SCA, ANIL and Proto-MAML."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from cfsl.harness.run import StrictRun
 from cfsl.learners.base import FixedEmbedding, Moment, Support, TaskInfo, first_weights
 from cfsl.learners.maml.anil import Anil
 from cfsl.learners.maml.critic import critic_weights, predicted_loss
-from cfsl.learners.maml.inner_loop import descend, multi_step_shares
+from cfsl.learners.maml.inner_loop import gradient_step, multi_step_weights
 from cfsl.learners.maml.maml_high import MamlHigh
 from cfsl.learners.maml.maml_low import MamlLow
 from cfsl.learners.maml.proto_maml import ProtoMaml
 from cfsl.learners.maml.sca import Sca
-from cfsl.learners.maml.step_tables import norm_by, norm_by_batch, part
+from cfsl.learners.maml.step_tables import norm_by, norm_by_batch, strip_prefix
 from cfsl.learners.registry import find_learner
 from cfsl.nets import DenseNet, SqueezeConv, in_channels_last, parameter_count
 from cfsl.nets.convnet import convnet
@@ -104,7 +104,7 @@ def labels_of(spec: TaskSpec) -> torch.Tensor:
 
 
 def batch_of(spec: TaskSpec, shape=SMALL, tasks: int = 1, seed: int = 0, dtype=torch.float64):
-    """Return random images with the labels of the spec, as a TaskBatch that may hold double numbers."""
+    """Return random images with the labels of the spec, like a TaskBatch, but of any dtype."""
     source, labels = generator(seed), labels_of(spec)
     answers = torch.arange(spec.labels).repeat_interleave(spec.k_target)
     return SimpleNamespace(
@@ -115,15 +115,17 @@ def batch_of(spec: TaskSpec, shape=SMALL, tasks: int = 1, seed: int = 0, dtype=t
     )
 
 
-def lived_in(learner, spec: TaskSpec, shape=SMALL, seed: int = 1, dtype=torch.float64):
-    """Return weights as training may leave them: no two rows alike, no weight at a special value."""
+def trained_weights(learner, spec: TaskSpec, shape=SMALL, seed: int = 1, dtype=torch.float64):
+    """Return weights as after training: no two rows alike, no weight at a special value."""
     source = generator(seed)
     meta = learner.init_for(shape, spec, source)
+
     noise = {
         name: torch.randn(t.shape, generator=source, dtype=dtype)
         for name, t in meta["params"].items()
     }
     params = {name: t.to(dtype) + 0.1 * noise[name] for name, t in meta["params"].items()}
+
     stats = {
         name: torch.rand(t.shape, generator=source, dtype=dtype) + 0.5
         for name, t in meta["stats"].items()
@@ -209,8 +211,9 @@ def slope_of(learner, params, stats, batch, direction, moment=MIDDLE, step: floa
 def test_meta_gradients_equal_finite_differences(learner):
     spec = SAME_CLASSES if getattr(learner, "again", "keep") == "reset" else TWO_SETS
     batch = batch_of(spec)
-    params, stats = lived_in(learner, spec)
+    params, stats = trained_weights(learner, spec)
     gradients = gradients_of(learner, params, stats, batch)
+
     for kind, direction in directions_for(params).items():
         slope = slope_of(learner, params, stats, batch, direction)
         along = sum(float((gradients[name] * step).sum()) for name, step in direction.items())
@@ -221,10 +224,12 @@ def test_meta_gradients_equal_finite_differences(learner):
 @every_learner
 def test_first_order_leaves_out_how_a_gradient_came_about(learner):
     """Same loss, other gradient; a rate still hears from its own step."""
-    batch, (params, stats) = batch_of(TWO_SETS), lived_in(learner, TWO_SETS)
+    batch, (params, stats) = batch_of(TWO_SETS), trained_weights(learner, TWO_SETS)
     short = learner.replace(order="first")
+
     with_grad = {name: tensor.clone().requires_grad_() for name, tensor in params.items()}
     assert loss_of(short, with_grad, stats, batch) == loss_of(learner, with_grad, stats, batch)
+
     second, first = (gradients_of(one, params, stats, batch) for one in (learner, short))
     adapted = [
         name for name in params if f"rates.{name}" in params and second[name].abs().max() > 1e-9
@@ -232,7 +237,9 @@ def test_first_order_leaves_out_how_a_gradient_came_about(learner):
     assert adapted and not any(
         torch.allclose(first[name], second[name], rtol=1e-3) for name in adapted
     )
+
     assert all(first[name].any() for name in params if name.startswith("rates."))
+
     heard = {"maml_low": [6], "maml_high": [6], "sca": [4, 5], "anil": [], "proto_maml": [0, 3, 6]}[
         learner.kind
     ]
@@ -242,7 +249,7 @@ def test_first_order_leaves_out_how_a_gradient_came_about(learner):
 
 @every_learner
 def test_the_first_epochs_may_be_of_first_order(learner):
-    batch, (params, stats) = batch_of(TWO_SETS), lived_in(learner, TWO_SETS)
+    batch, (params, stats) = batch_of(TWO_SETS), trained_weights(learner, TWO_SETS)
     annealed, first = learner.replace(first_order_epochs=2), learner.replace(order="first")
     name = next(name for name in params if f"rates.{name}" in params)
     for epoch, same in ((1, first), (2, learner)):
@@ -253,15 +260,16 @@ def test_the_first_epochs_may_be_of_first_order(learner):
 
 @every_variant
 def test_training_adapts_to_support_sets_as_evaluation_does(learner):
-    batch, (params, stats) = batch_of(SAME_CLASSES), lived_in(learner, SAME_CLASSES)
+    batch, (params, stats) = batch_of(SAME_CLASSES), trained_weights(learner, SAME_CLASSES)
     meta = {"params": params, "stats": stats}
     in_evaluation = observed(learner, meta, batch, info_of(SAME_CLASSES))
+
     leaves = {name: tensor.clone().requires_grad_() for name, tensor in params.items()}
     for order in ("first", "second"):
-        state = learner.begun(leaves, stats, SAME_CLASSES.labels)
+        state = learner.initial_state(leaves, stats, SAME_CLASSES.labels)
         for support in supports_of(batch):
             given = Support(shown(learner, meta, support.images), support.labels)
-            state, _ = learner.observed(state, given, order)
+            state, _ = learner.adapt(state, given, order)
         assert state["step"] == in_evaluation["step"] == 2 * learner.steps
         for part_name in ("weights", "stats"):
             torch.testing.assert_close(
@@ -273,22 +281,25 @@ def test_training_adapts_to_support_sets_as_evaluation_does(learner):
 
 
 def test_two_steps_on_a_quadratic_are_those_of_the_hand():
-    """For L(w) = a w^2 / 2 a step is w <- (1 - r a) w, and everything about it can be written down."""
+    """For L(w) = a w^2 / 2 a step is w <- (1 - r a) w, and its gradients can be written down."""
     start, rates, a = (
         torch.tensor(v, dtype=torch.float64, requires_grad=True)
         for v in (1.5, [0.3, 0.2], [2.0, 3.0])
     )
+
     for order in ("second", "first", "none"):
         weights = {"w": start}
         for i in range(2):
-            weights = descend(
+            weights = gradient_step(
                 lambda w, i=i: a[i] * w["w"] ** 2 / 2, weights, {"w": rates[i]}, order
             )
+
         expected = (1 - 0.3 * 2) * (1 - 0.2 * 3) * 1.5
         assert float(weights["w"].detach()) == pytest.approx(expected)
         if order == "none":
             assert not weights["w"].requires_grad
             continue
+
         got = torch.autograd.grad(weights["w"], [start, rates])
         by_hand = (
             (0.4 * 0.4, [-2 * 1.5 * 0.4, -3 * 0.4 * 1.5])
@@ -300,7 +311,7 @@ def test_two_steps_on_a_quadratic_are_those_of_the_hand():
 
 
 def softmax_regression(params, images, labels, steps):
-    """ANIL by hand, with the gradient of the cross-entropy written out: (softmax - one hot) x / n."""
+    """ANIL by hand; the gradient of the cross-entropy is (softmax - one hot) x / n."""
     weight, bias, step = params["head.weight"], params["head.bias"], 0
     for x, y in zip(images, labels, strict=True):
         for _ in range(steps):
@@ -314,20 +325,24 @@ def softmax_regression(params, images, labels, steps):
 def test_a_linear_head_adapts_as_its_gradient_is_written_by_hand():
     """The second derivation: no gradient of a gradient is asked of torch here."""
     learner, spec = anil(), TWO_SETS
-    batch, (params, stats) = batch_of(spec), lived_in(learner, spec)
+    batch, (params, stats) = batch_of(spec), trained_weights(learner, spec)
     leaves = {name: tensor.requires_grad_() for name, tensor in params.items()}
+
     (episode,), _ = learner.episodes(leaves, stats, batch)
     images, labels = ([getattr(s, kind) for s in episode.supports] for kind in ("images", "labels"))
     weight, bias = softmax_regression(leaves, images, labels, learner.steps)
     by_hand = functional.cross_entropy(episode.targets @ weight.T + bias, episode.labels)
     expected = torch.autograd.grad(by_hand, list(leaves.values()))
+
     torch.testing.assert_close(loss_of(learner, leaves, stats, batch), by_hand)
     for got, wanted in zip(
         gradients_of(learner, params, stats, batch).values(), expected, strict=True
     ):
         torch.testing.assert_close(got, wanted)
+
     meta = {"params": {n: t.detach() for n, t in params.items()}, "stats": stats}
     state = observed(learner, meta, batch, info_of(spec))
+
     again = [learner.embed(meta, support.images) for support in supports_of(batch)]
     weight, bias = softmax_regression(meta["params"], again, labels, learner.steps)
     torch.testing.assert_close(state["weights"]["head.weight"], weight)
@@ -380,7 +395,7 @@ by_hand = pytest.mark.parametrize(("make", "forward"), BY_HAND.values(), ids=BY_
 
 
 def row(params, number):
-    return {name: table[number] for name, table in part(params, "scales.").items()}
+    return {name: table[number] for name, table in strip_prefix(params, "scales.").items()}
 
 
 def moved(weights, loss, rates, number):
@@ -391,7 +406,7 @@ def moved(weights, loss, rates, number):
 
 def adapted_by_hand(forward, params, sets, steps):
     """Return the weights after every step."""
-    rates = part(params, "rates.")
+    rates = strip_prefix(params, "rates.")
     trail = [{name: params[name].clone().requires_grad_() for name in rates}]
     for number in range(len(sets) * steps):
         support = sets[number // steps]
@@ -403,8 +418,8 @@ def adapted_by_hand(forward, params, sets, steps):
 
 
 def prepared(learner, spec=TWO_SETS):
-    """Return weights, and the support sets and targets as the inner loop sees them in evaluation."""
-    batch, (params, stats) = batch_of(spec), lived_in(learner, spec)
+    """Return weights, and support sets and targets as the inner loop sees them in evaluation."""
+    batch, (params, stats) = batch_of(spec), trained_weights(learner, spec)
     meta = {"params": params, "stats": stats}
     sets = [
         Support(shown(learner, meta, support.images), support.labels)
@@ -440,7 +455,7 @@ def test_targets_are_answered_in_the_row_after_the_last_step(make, forward):
         learner = make(norm=norm)
         meta, _, sets, targets = prepared(learner)
         trail = adapted_by_hand(forward, meta["params"], sets, learner.steps)
-        stats = part(meta["stats"], "targets.") if norm == "running" else None
+        stats = strip_prefix(meta["stats"], "targets.") if norm == "running" else None
         for count in (1, 2):
             logits = learner.predict(after(learner, meta, sets[:count]), targets)
             step = count * learner.steps
@@ -452,15 +467,18 @@ def test_with_norm_support_targets_are_normalised_by_the_mean_statistics_of_the_
     learner = low(norm="support")
     meta, _, sets, targets = prepared(learner)
     trail = adapted_by_hand(conv_logits, meta["params"], sets, learner.steps)
+
     maps = [
         functional.conv2d(s.images, w["block1.conv.weight"], w["block1.conv.bias"], padding=1)
         for s, w in zip(sets, (trail[3], trail[6]), strict=True)
     ]
+
     state = after(learner, meta, sets)
     mean = torch.stack([m.mean(dim=(0, 2, 3)) for m in maps]).mean(dim=0)
     var = torch.stack([m.var(dim=(0, 2, 3)) for m in maps]).mean(dim=0)
     torch.testing.assert_close(state["stats"]["block1.norm.mean"], mean.detach())
     torch.testing.assert_close(state["stats"]["block1.norm.var"], var.detach())
+
     expected = conv_logits(trail[6], row(meta["params"], 6), targets, state["stats"])
     torch.testing.assert_close(learner.predict(state, targets), expected.detach())
 
@@ -474,6 +492,7 @@ def test_given_statistics_normalise_alike_with_and_without_a_gradient():
     stats = {
         f"n.{k}": torch.rand(3, generator=source, dtype=torch.float64) for k in ("mean", "var")
     }
+
     plain = norm_by(scales, stats)("n", maps)
     torch.testing.assert_close(
         norm_by(scales, {n: t.requires_grad_() for n, t in stats.items()})("n", maps), plain
@@ -491,15 +510,20 @@ def critic_by_hand(critic, logits):
 def test_sca_takes_one_more_step_by_the_critic_with_its_own_rate_and_rows(joint):
     learner = sca(joint_targets=joint)
     meta, _, sets, targets = prepared(learner)
-    params, stats = meta["params"], part(meta["stats"], "targets.")
+    params, stats = meta["params"], strip_prefix(meta["stats"], "targets.")
     (*_, weights) = adapted_by_hand(squeeze_logits, params, sets, learner.steps)
+
     answers = []
     for some in [targets] if joint else targets.split(1):
         logits = squeeze_logits(weights, row(params, 4), some, stats)
         stepped = moved(
-            weights, critic_by_hand(part(params, "critic."), logits), part(params, "rates."), 4
+            weights,
+            critic_by_hand(strip_prefix(params, "critic."), logits),
+            strip_prefix(params, "rates."),
+            4,
         )
         answers.append(squeeze_logits(stepped, row(params, 5), some, stats).detach())
+
     torch.testing.assert_close(
         learner.predict(after(learner, meta, sets), targets), torch.cat(answers)
     )
@@ -517,23 +541,25 @@ def test_the_critics_say_grows_with_every_target_and_is_blind_to_their_order():
 # --- the outer loss
 
 
-def test_multi_step_shares_start_even_and_end_with_the_last():
-    assert multi_step_shares(4, 0, 100) == [0.25] * 4
-    assert multi_step_shares(5, 50, 100) == pytest.approx([0.1] * 4 + [0.6])
-    assert multi_step_shares(15, 99, 100) == pytest.approx([0.001] * 14 + [0.986])
-    assert multi_step_shares(3, 100, 100) == multi_step_shares(3, 0, 0) == [0, 0, 1]
+def test_multi_step_weights_start_even_and_end_with_the_last():
+    assert multi_step_weights(4, 0, 100) == [0.25] * 4
+    assert multi_step_weights(5, 50, 100) == pytest.approx([0.1] * 4 + [0.6])
+    assert multi_step_weights(15, 99, 100) == pytest.approx([0.001] * 14 + [0.986])
+    assert multi_step_weights(3, 100, 100) == multi_step_weights(3, 0, 0) == [0, 0, 1]
 
 
 def test_the_multi_step_loss_is_the_weighted_loss_after_every_step():
     learner = low(multi_step_epochs=4)
     meta, batch, sets, targets = prepared(learner)
     trail = adapted_by_hand(conv_logits, meta["params"], sets, learner.steps)
+
     losses = [
         functional.cross_entropy(
             conv_logits(trail[i], row(meta["params"], i), targets), batch.target_labels[0]
         )
         for i in range(1, 7)
     ]
+
     leaves = {name: tensor.clone().requires_grad_() for name, tensor in meta["params"].items()}
     for epoch, shares in ((0, [1 / 6] * 6), (2, [1 / 12] * 5 + [7 / 12]), (4, [0] * 5 + [1])):
         expected = sum(share * loss for share, loss in zip(shares, losses, strict=True))
@@ -545,19 +571,26 @@ def test_the_outer_loss_of_sca_moves_from_before_the_critic_to_after():
     learner = sca(norm="batch")
     meta, batch, _, _ = prepared(learner)
     leaves = {name: tensor.clone().requires_grad_() for name, tensor in meta["params"].items()}
+
     (episode,), _ = learner.episodes(leaves, meta["stats"], batch)
     (*_, weights) = adapted_by_hand(squeeze_logits, meta["params"], episode.supports, learner.steps)
     targets, params = episode.targets.detach(), meta["params"]
+
     logits = squeeze_logits(weights, row(params, 4), targets)
     stepped = moved(
-        weights, critic_by_hand(part(params, "critic."), logits), part(params, "rates."), 4
+        weights,
+        critic_by_hand(strip_prefix(params, "critic."), logits),
+        strip_prefix(params, "rates."),
+        4,
     )
+
     before = functional.cross_entropy(
         squeeze_logits(weights, row(params, 4), targets), episode.labels
     )
     then = functional.cross_entropy(
         squeeze_logits(stepped, row(params, 5), targets), episode.labels
     )
+
     for epoch, share in ((0, 0.375), (1, 0.25), (3, 0.0)):
         got = loss_of(learner, leaves, meta["stats"], batch, Moment(epoch, 4))
         torch.testing.assert_close(got.detach(), (share * before + (1 - share) * then).detach())
@@ -566,12 +599,15 @@ def test_the_outer_loss_of_sca_moves_from_before_the_critic_to_after():
 @every_learner
 def test_the_loss_of_some_tasks_is_the_mean_of_theirs(learner):
     """Up to the statistics of an embedding, which sees the tasks together."""
-    batch, (params, stats) = batch_of(TWO_SETS, tasks=3), lived_in(learner, TWO_SETS)
+    batch, (params, stats) = batch_of(TWO_SETS, tasks=3), trained_weights(learner, TWO_SETS)
     episodes, stats = learner.episodes(params, stats, batch)
+
     leaves = {name: tensor.clone().requires_grad_() for name, tensor in params.items()}
     alone = [learner.task_loss(leaves, stats, episode, MIDDLE) for episode in episodes]
     _, together = learner.episode_loss(leaves, stats, batch, turns=False, moment=MIDDLE)
+
     assert len({float(loss.detach()) for loss, _ in alone}) == 3
+
     if not isinstance(learner, FixedEmbedding):
         torch.testing.assert_close(
             loss_of(learner, leaves, stats, batch), sum(loss for loss, _ in alone) / 3
@@ -590,8 +626,10 @@ def test_running_statistics_are_gathered_from_the_targets_after_the_last_step():
     maps = functional.conv2d(
         targets, last["block1.conv.weight"], last["block1.conv.bias"], padding=1
     )
+
     leaves = {name: tensor.clone().requires_grad_() for name, tensor in meta["params"].items()}
     _, stats = learner.episode_loss(leaves, meta["stats"], batch, turns=False, moment=MIDDLE)
+
     for kind, seen in (("mean", maps.mean(dim=(0, 2, 3))), ("var", maps.var(dim=(0, 2, 3)))):
         name = f"targets.block1.norm.{kind}"
         torch.testing.assert_close(stats[name], 0.9 * meta["stats"][name] + 0.1 * seen.detach())
@@ -606,6 +644,7 @@ def test_training_moves_every_weight_it_should_and_lowers_the_loss(learner):
         name: tensor.requires_grad_() for name, tensor in in_channels_last(meta["params"]).items()
     }
     before = {name: tensor.detach().clone() for name, tensor in params.items()}
+
     optimizer, losses, stats = torch.optim.Adam(params.values(), 0.02), [], meta["stats"]
     for _ in range(4):
         optimizer.zero_grad()
@@ -613,7 +652,9 @@ def test_training_moves_every_weight_it_should_and_lowers_the_loss(learner):
         loss.backward()
         optimizer.step()
         losses.append(float(loss.detach()))
+
     assert losses[-1] < losses[0]
+
     still = [name for name, tensor in params.items() if torch.equal(tensor, before[name])]
     assert all(
         name.endswith("bias") for name in still
@@ -621,7 +662,7 @@ def test_training_moves_every_weight_it_should_and_lowers_the_loss(learner):
 
 
 def test_taking_turns_is_refused():
-    params, stats = lived_in(low(), TWO_SETS)
+    params, stats = trained_weights(low(), TWO_SETS)
     with pytest.raises(LearnerError, match="turns=False"):
         low().episode_loss(params, stats, batch_of(TWO_SETS), turns=True, moment=MIDDLE)
 
@@ -634,10 +675,12 @@ def test_a_head_starts_at_the_prototypes_of_the_set(again):
     learner = proto(again=again)
     spec = TaskSpec.type_d(nss=3, cci=2, n_way=2, k_shot=3, k_target=2)
     meta, _, sets, _ = prepared(learner, spec)
+
     state = learner.begin(meta, info_of(spec))
+
     for number, support in enumerate(sets):
         head = state["weights"].get("head.weight")
-        placed = learner.arrived(state, support)["weights"]
+        placed = learner.start_set(state, support)["weights"]
         if number == 1 and again == "keep":
             assert torch.equal(placed["head.weight"], head)
         else:
@@ -656,7 +699,7 @@ def test_before_any_step_proto_maml_is_protonet():
     learner = proto(norm="batch")
     meta, _, sets, targets = prepared(learner, TaskSpec.few_shot(n_way=4, k_target=2))
     state = learner.begin(meta, info_of(TaskSpec.few_shot(n_way=4)))
-    placed = learner.arrived(state, sets[0])
+    placed = learner.start_set(state, sets[0])
     logits = learner.predict(placed, targets)
     norm = norm_by_batch(row(meta["params"], 0), {}, {})
     prototypes, features = (
@@ -673,7 +716,7 @@ def test_proto_maml_never_answers_with_a_label_it_was_not_shown_and_fits_any_num
     assert (logits[:, 2:] == float("-inf")).all() and logits[:, :2].isfinite().all()
     wide = TaskSpec.type_b(nss=2, n_way=7)
     meta, _, sets, targets = prepared(learner, wide)
-    narrow, _ = lived_in(learner, TWO_SETS)
+    narrow, _ = trained_weights(learner, TWO_SETS)
     assert {n: t.shape for n, t in narrow.items()} == {
         n: t.shape for n, t in meta["params"].items()
     }
@@ -688,10 +731,12 @@ def test_a_task_of_another_shape_is_refused_with_both_shapes(learner):
     meta = learner.init_for(SMALL, TWO_SETS, generator())
     longer, wider = TaskSpec.type_a(nss=5, n_way=4), TaskSpec.type_b(nss=2, n_way=3)
     have = 2 * learner.steps
+
     with pytest.raises(
         LearnerError, match=rf"{have} inner steps; .* {5 * learner.steps} steps .*last_set"
     ):
         learner.begin(meta, info_of(longer))
+
     if learner.kind != "proto_maml":
         with pytest.raises(LearnerError, match=r"for 4 labels and .* has 6 labels"):
             learner.begin(meta, info_of(wider))
@@ -716,7 +761,7 @@ def test_more_sets_than_trained_for_use_the_rows_of_the_last_again(learner):
     """As if the tables had been longer by copies of the last set's rows."""
     longer = TaskSpec.type_a(nss=4, n_way=4)
     learner = learner.replace(extend="last_set")
-    params, stats = lived_in(learner, TWO_SETS)
+    params, stats = trained_weights(learner, TWO_SETS)
     steps, rest = learner.steps, learner.rows_after
 
     def stretched(name, tensor):
@@ -730,11 +775,13 @@ def test_more_sets_than_trained_for_use_the_rows_of_the_last_again(learner):
         observed(learner, {"params": p, "stats": stats}, batch, info_of(longer))
         for p in ({n: stretched(n, t) for n, t in params.items()}, params)
     )
+
     torch.testing.assert_close(extended["weights"], plain["weights"], rtol=0, atol=0)
     targets = shown(learner, {"params": params, "stats": stats}, batch.target_images[0])
     torch.testing.assert_close(
         learner.predict(extended, targets), learner.predict(plain, targets), rtol=0, atol=0
     )
+
     assert rest == (learner.kind == "sca")
 
 
@@ -747,13 +794,16 @@ def test_a_support_set_of_one_image_is_no_trouble(learner, shape):
         if shape == SMALL and hasattr(learner.net, "widths")
         else learner
     )
+
     meta = learner.init_for(shape, spec, generator())
     batch = batch_of(spec, shape, dtype=torch.float32)
     state = observed(learner, meta, batch, info_of(spec, shape))
     assert learner.predict(state, shown(learner, meta, batch.target_images[0])).isfinite().all()
+
     params = {name: tensor.requires_grad_() for name, tensor in meta["params"].items()}
     loss = loss_of(learner, params, meta["stats"], batch)
     loss.backward()
+
     assert loss.isfinite() and all(
         t.grad is None or t.grad.isfinite().all() for t in params.values()
     )
@@ -781,7 +831,7 @@ def test_it_keeps_the_law_and_tells_whether_targets_are_seen_together(learner):
 
 @every_learner
 def test_a_state_holds_no_graph_even_if_the_weights_ask_for_gradients(learner):
-    params, stats = lived_in(learner.replace(norm="running"), TWO_SETS)
+    params, stats = trained_weights(learner.replace(norm="running"), TWO_SETS)
     meta = {"params": {n: t.requires_grad_() for n, t in params.items()}, "stats": stats}
     state = learner.begin(meta, info_of(TWO_SETS))
     batch = batch_of(TWO_SETS)
@@ -811,10 +861,12 @@ def test_what_adapts_and_what_does_not_has_the_published_size(
 ):
     learner = find_learner(name)
     params = learner.init_for(shape, TaskSpec.type_b(nss=labels // 5), generator())["params"]
-    rates, scales = part(params, "rates."), part(params, "scales.")
+    rates, scales = strip_prefix(params, "rates."), strip_prefix(params, "scales.")
+
     assert parameter_count({n: params[n] for n in rates if n in params}) == adapted
-    assert parameter_count(part(params, "embedding.")) == embedding
-    assert parameter_count(part(params, "critic.")) == (1232 if name == "sca" else 0)
+    assert parameter_count(strip_prefix(params, "embedding.")) == embedding
+    assert parameter_count(strip_prefix(params, "critic.")) == (1232 if name == "sca" else 0)
+
     steps = labels + (name == "sca")
     assert all(tensor.shape == (steps,) and (tensor == 0.01).all() for tensor in rates.values())
     assert all(tensor.shape == (steps + 1, 48) for tensor in scales.values())
@@ -836,9 +888,11 @@ def test_memory_is_that_of_the_paper(glyphs, name, nss, atm):
     learner = find_learner(name).replace(norm="running")
     if name != "maml_low":
         learner = learner.replace(embedding=DenseNet(filters=64, stages=1, blocks=4), steps=1)
+
     tasks = cfsl.Tasks(glyphs, TaskSpec.type_b(nss=nss), numbers=range(1), split="all")
     meta = first_weights(learner, OMNIGLOT, tasks.spec, generator())
     trace = evaluate(learner, tasks, meta, table=False)
+
     own = trace.state_bytes - trace.bookkeeping_bytes
     assert f"{own.max() / trace.support_bytes:.3g}" == f"{atm:.3g}"
     assert trace.bookkeeping_bytes.max() <= 16
@@ -851,8 +905,10 @@ def test_statistics_of_the_support_sets_are_memory_too(glyphs, name, channels):
     learner = find_learner(name)
     if name == "maml_high":
         learner = learner.replace(embedding=DenseNet(filters=4))
+
     tasks = cfsl.Tasks(glyphs, TaskSpec.type_b(nss=2), numbers=range(1), split="all")
     meta = first_weights(learner, OMNIGLOT, tasks.spec, generator())
+
     traces = [
         evaluate(learner.replace(norm=norm), tasks, meta, table=False)
         for norm in ("support", "running")
@@ -872,9 +928,11 @@ def test_macs_of_maml_low_are_those_of_the_hand(glyphs):
     a_step = (
         3 * convolutions - first + 3 * head + 6 * norm
     )  # the images of the first layer need no gradient
+
     assert macs.adaptation == 15 * 5 * a_step
     pooled_norm = 48 * (196 + 49 + 9 + 1)  # no scale is negative
     assert macs.prediction == 75 * (convolutions + head + 2 * pooled_norm)
+
     by_support = macs_of(find_learner("maml_low"), glyphs)
     looked_at_again = 15 * (convolutions + head + 2 * norm)
     assert (by_support.adaptation, by_support.prediction) == (
@@ -890,8 +948,10 @@ def test_macs_of_maml_high_and_sca_are_those_of_the_hand(glyphs):
     answer = squeeze + rest + 2 * norm
     a_step = 2 * squeeze + 3 * rest + 6 * norm  # the means of the maps need no gradient
     critic = 60 * 16 + 16 * 16 + 16
+
     learners = (find_learner(name).replace(norm="running") for name in ("maml_high", "sca"))
     high_end, self_critical = (macs_of(learner, glyphs) for learner in learners)
+
     assert high_end.adaptation == self_critical.adaptation == 15 * embedding + 15 * 5 * a_step
     assert high_end.prediction == 75 * (embedding + answer)
     assert self_critical.prediction == 75 * (embedding + a_step + 2 * critic + answer)
@@ -901,16 +961,17 @@ def test_an_embedding_is_computed_once_however_many_steps_are_taken():
     counts = []
     for steps in (1, 4):
         learner = high(steps=steps)
-        batch, meta = (
-            batch_of(TWO_SETS, dtype=torch.float32),
-            learner.init_for(SMALL, TWO_SETS, generator()),
-        )
+        batch = batch_of(TWO_SETS, dtype=torch.float32)
+        meta = learner.init_for(SMALL, TWO_SETS, generator())
         params = {name: tensor.requires_grad_() for name, tensor in meta["params"].items()}
+
         with counting_macs() as macs:
             episodes, _ = learner.episodes(params, meta["stats"], batch)
         with counting_macs() as everything:
             loss_of(learner, params, meta["stats"], batch)
+
         counts.append(macs.total)
         assert everything.total > macs.total
         assert len(episodes[0].supports) == 2
+
     assert counts[0] == counts[1]

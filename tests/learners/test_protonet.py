@@ -99,16 +99,16 @@ def test_the_law_finds_out_who_claims_to_look_at_targets_one_by_one(kind, small,
 @every_kind
 def test_a_support_set_of_one_image_is_no_division_by_zero(kind):
     """The last batch norm of this net is behind a projection: one value a channel."""
-    learner, spec = (
-        kind(net=SmallResNet(widths=(4, 4), embedding=8), norm="batch"),
-        TaskSpec.type_b(nss=2, n_way=1),
-    )
+    learner = kind(net=SmallResNet(widths=(4, 4), embedding=8), norm="batch")
+    spec = TaskSpec.type_b(nss=2, n_way=1)
+
     source = torch.Generator().manual_seed(1)
     supports = [
         Support(torch.randn(1, *SHAPE, generator=source), torch.tensor([label]))
         for label in range(2)
     ]
     target = torch.randn(1, *SHAPE, generator=source)
+
     run = StrictRun(learner, meta_of(learner))
     with torch.no_grad():
         outcome = run.task(info_of(spec), iter(supports), target.clone)
@@ -181,6 +181,7 @@ def test_what_is_too_old_is_a_mean_that_counts_for_as_many_images():
     sets, targets = random_task(spec)
     learner = ProtoNetReplay(net=NET, sets=1, ridge=0.5)
     rows = torch.cat([torch.stack([s.images for s in sets[:3]]).mean(dim=0), sets[3].images])
+
     expected = by_hand(learner, meta_of(learner), spec, rows, [3, 3, 1, 1], [0, 1, 0, 1], targets)
     torch.testing.assert_close(
         learner.predict(after(learner, spec, sets), targets), expected.float(), atol=1e-4, rtol=1e-4
@@ -256,7 +257,9 @@ def test_a_label_of_two_classes_is_learned_from_images_and_not_from_their_mean()
         Support(torch.cat([left, middle]), torch.arange(2)),
         Support(torch.cat([right, far]), torch.arange(2)),
     ]
+
     targets = torch.cat([left, middle, right, far])
+
     replay, means = (ProtoNetReplay(net=NET, share=share) for share in (1.0, 0.0))
     assert replay.predict(after(replay, spec, sets), targets).argmax(dim=1).tolist() == [0, 1, 0, 1]
     assert means.predict(after(means, spec, sets), targets).argmax(dim=1).tolist() != [0, 1, 0, 1]
@@ -299,7 +302,7 @@ def test_nonsense_is_refused(wrong):
 
 
 def test_a_label_that_was_shown_never_becomes_impossible_however_far_it_is():
-    """By hand: closeness -|x - p|^2 to prototypes 0 and 1 (label 0) and 100 (label 1); label 2 was never shown."""
+    """By hand: label 0 has prototypes 0 and 1, label 1 has 100; label 2 was never shown."""
     learner = MultiProto()
     state = {
         "info": info_of(SPECS["B"]),
@@ -310,6 +313,7 @@ def test_a_label_that_was_shown_never_becomes_impossible_however_far_it_is():
         "first": 2,
         "seen": 2,
     }
+
     logits = learner.predict(state, torch.tensor([[0.0]]))[0]
     assert torch.allclose(
         logits[:2], torch.tensor([np.log(1 + np.exp(-1)), -1e4], dtype=torch.float32)
@@ -318,7 +322,7 @@ def test_a_label_that_was_shown_never_becomes_impossible_however_far_it_is():
 
 
 def test_labels_that_come_late_in_a_group_get_prototypes_of_their_own(small):
-    """In the instance test a group lasts as long as the task, and every support set has labels of its own."""
+    """In the instance test, all support sets are one group, and each has labels of its own."""
     learners = ProtoNet(net=NET), MultiProto(net=NET)
     tasks = tasks_of(small, SPECS["instance"])
     protonet, multiproto = (evaluate(learner, tasks, meta_of(learner)) for learner in learners)
@@ -340,7 +344,7 @@ def test_the_defect_keeps_the_last_image_of_a_label_alone():
     assert state["counts"].tolist() == [1, 1, 0]
 
 
-def test_the_defect_changes_nothing_where_a_label_has_one_image_and_costs_type_c_its_earlier_classes(
+def test_the_defect_changes_nothing_with_one_image_a_label_and_costs_type_c_its_earlier_classes(
     small,
 ):
     honest, defective = ProtoNet(net=NET), ProtoNet(net=NET, prototype="last")

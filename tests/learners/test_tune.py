@@ -72,12 +72,12 @@ def meta_of(learner, shape=OMNIGLOT, seed: int = 1):
     return learner.init(shape, generator(seed))
 
 
-def begun(learner, spec: TaskSpec, shape=OMNIGLOT, seed: int = 3):
+def started(learner, spec: TaskSpec, shape=OMNIGLOT, seed: int = 3):
     return learner.begin(meta_of(learner, shape), info_of(spec, shape, seed))
 
 
 def after(learner, spec: TaskSpec, sets: int | None = None, seed: int = 3):
-    state = begun(learner, spec, seed=seed)
+    state = started(learner, spec, seed=seed)
     for support in supports_of(spec)[:sets]:
         state = learner.observe(state, support)
     return state
@@ -104,7 +104,7 @@ TASKS = {
 }
 
 
-# What every learner owes
+# What every learner has to do
 
 
 @every_learner
@@ -205,10 +205,12 @@ def test_the_defaults_are_the_papers():
         "support",
         conv4(48, "conv-norm-act"),
     )
+
     assert init_tune() == tune.replace(norm="support")
     assert ewc_init(strength=7.0) == Ewc(inner=init_tune(), strength=7.0) and ewc_pretrain() == Ewc(
         inner=tune
     )
+
     replay = pretrain_tune_replay(sets=4)
     assert replay == Replay(inner=tune, sets=4) and (replay.samples, replay.store_first) == (
         10,
@@ -256,14 +258,14 @@ def hand_logits(params, images, *, by_batch: bool):
     maps = functional.conv2d(
         images, params["block1.conv.weight"], params["block1.conv.bias"], padding=1
     )
+
     if by_batch:
-        mean, var = (
-            maps.mean(dim=(0, 2, 3), keepdim=True),
-            maps.var(dim=(0, 2, 3), keepdim=True, correction=0),
-        )
+        mean = maps.mean(dim=(0, 2, 3), keepdim=True)
+        var = maps.var(dim=(0, 2, 3), keepdim=True, correction=0)
         maps = (maps - mean) / (var + 1e-5).sqrt()
     else:
         maps = maps / (1 + 1e-5) ** 0.5
+
     maps = functional.max_pool2d(functional.leaky_relu(maps, 0.01), 2)
     return maps.flatten(1) @ params["head.weight"].T + params["head.bias"]
 
@@ -272,14 +274,17 @@ def hand_logits(params, images, *, by_batch: bool):
 def test_a_step_is_gradient_descent_on_the_cross_entropy(norm):
     learner = Tune(net=TINY, norm=norm, lr=0.3)
     spec = TaskSpec.few_shot(n_way=3, k_shot=2)
-    state, (support,) = begun(learner, spec, (1, 6, 6)), supports_of(spec, (1, 6, 6))
+    state, (support,) = started(learner, spec, (1, 6, 6)), supports_of(spec, (1, 6, 6))
+
     params = {name: weight.clone().requires_grad_() for name, weight in state["weights"].items()}
     assert set(params) == {"block1.conv.weight", "block1.conv.bias", "head.weight", "head.bias"}
+
     logits = hand_logits(params, support.images, by_batch=norm != "running")
     loss = (
         -logits.log_softmax(dim=1)[torch.arange(6), support.labels].mean() + params["head.bias"][0]
     )
     loss.backward()
+
     new = learner.step(state, support, penalty=lambda weights: weights["head.bias"][0])
     for name, weight in params.items():
         torch.testing.assert_close(
@@ -291,7 +296,7 @@ def test_a_step_is_gradient_descent_on_the_cross_entropy(norm):
 @every_tune
 def test_observing_is_so_many_steps(learner):
     spec = TaskSpec.few_shot()
-    state, (support,) = begun(learner, spec), supports_of(spec)
+    state, (support,) = started(learner, spec), supports_of(spec)
     by_hand = state
     for _ in range(2):
         by_hand = learner.step(by_hand, support)
@@ -316,8 +321,10 @@ def test_every_task_has_a_new_head_and_the_same_backbone():
     assert one["head.weight"].shape == (15, 4) and not torch.equal(
         one["head.weight"], other["head.weight"]
     )
+
     bound = (6 / (15 + 4)) ** 0.5
     assert 0.8 * bound < one["head.weight"].abs().max() <= bound and not one["head.bias"].any()
+
     backbone = set(one) - {"head.weight", "head.bias"}
     assert len(backbone) == 8 and all(
         one[name] is other[name] is meta["params"][name] for name in backbone
@@ -346,7 +353,7 @@ def test_a_backbone_that_is_not_there_is_named(broken):
 def test_weights_are_carried_over_to_the_next_set():
     learner, spec = Tune(net=NET), TASKS["the same classes all along"]
     first, second = supports_of(spec)[:2]
-    state = begun(learner, spec)
+    state = started(learner, spec)
     carried = learner.observe(learner.observe(state, first), second)
     assert not same(carried["weights"], learner.observe(state, second)["weights"])
 
@@ -354,24 +361,26 @@ def test_weights_are_carried_over_to_the_next_set():
 def test_for_one_support_set_targets_are_normalised_by_its_statistics():
     learner, spec = Tune(net=NET, norm="support"), TaskSpec.few_shot(k_shot=2)
     (support,) = supports_of(spec)
-    state = learner.observe(begun(learner, spec), support)
+    state = learner.observe(started(learner, spec), support)
     by_batch = Tune(net=NET, norm="batch").predict(state, support.images)
-    # Running variances are unbiased (10 images of 3 x 3 values at the last layer), those of a batch are not.
+    # Running variances are unbiased (10 images of 3 x 3 values at the last layer), and those of a
+    # batch are not.
     torch.testing.assert_close(
         learner.predict(state, support.images), by_batch, rtol=0.02, atol=0.02
     )
     assert not torch.allclose(
-        learner.predict(state, targets()), Tune(net=NET).predict(begun(learner, spec), targets())
+        learner.predict(state, targets()), Tune(net=NET).predict(started(learner, spec), targets())
     )
 
 
 def test_statistics_are_the_mean_over_the_support_sets_at_the_weights_after_each():
     learner, spec = Tune(net=TINY, norm="support"), TASKS["new classes"]
-    state, means = begun(learner, spec, (1, 6, 6)), []
+    state, means = started(learner, spec, (1, 6, 6)), []
     for support in supports_of(spec, (1, 6, 6)):
         state = learner.observe(state, support)
         weight, bias = (state["weights"][f"block1.conv.{part}"] for part in ("weight", "bias"))
         means.append(functional.conv2d(support.images, weight, bias, padding=1).mean(dim=(0, 2, 3)))
+
     torch.testing.assert_close(
         state["stats"]["block1.norm.mean"], torch.stack(means).mean(dim=0), rtol=1e-4, atol=1e-6
     )
@@ -421,6 +430,7 @@ def separable(seed: int, nss: int = 1):
             if nss == 1
             else torch.arange(2 * number, 2 * number + 2).repeat(4)
         )
+
         images = 0.5 * torch.randn(len(labels), 1, 28, 28, generator=source)
         for image, label in zip(images, labels.tolist(), strict=True):
             row, column = 14 * (label // 2), 14 * (label % 2)
@@ -429,7 +439,7 @@ def separable(seed: int, nss: int = 1):
 
 
 def accuracy(learner, spec: TaskSpec, sets: int = 1) -> float:
-    state = begun(learner, spec)
+    state = started(learner, spec)
     for support in separable(0, sets):
         state = learner.observe(state, support)
     (test,) = separable(1)
@@ -463,7 +473,7 @@ def test_the_first_set_is_tuned_without_a_penalty_whatever_its_strength(learner)
 
 
 def way_at_second_set(learner: Ewc) -> float:
-    """Return how far the second set moves the weights, measured by the Fisher information of the first."""
+    """Return how far the second set moves the weights, by the Fisher information of the first."""
     first, second = (after(learner, SPLIT, sets=sets) for sets in (1, 2))
     return float(
         learner.replace(strength=1.0, capped=False).penalty(first, learner.weights(second))
@@ -471,7 +481,7 @@ def way_at_second_set(learner: Ewc) -> float:
 
 
 def test_strength_shortens_the_way_and_a_huge_one_holds_the_weights():
-    """With a capped curvature every step starts from the anchor, so that 20 steps lead as far as one."""
+    """With a capped curvature every step starts from the anchor: 20 steps lead as far as one."""
     tune = Tune(net=NET, lr=0.05, steps=20)
     ways = [
         way_at_second_set(Ewc(inner=tune, strength=strength))
@@ -505,10 +515,12 @@ def test_an_ewc_step_adds_the_gradient_of_its_penalty_to_that_of_its_caller():
     ewc = Ewc(inner=Tune(net=NET), strength=100.0)
     state = ewc.step(after(ewc, SPLIT, sets=1), supports_of(SPLIT)[1])
     step, plain = (learner.step for learner in (ewc, ewc.replace(strength=0.0)))
+
     with_both, without = (
         take(state, supports_of(SPLIT)[1], penalty)["inner"]["weights"]["head.weight"]
         for take, penalty in ((step, lambda w: 3 * w["head.weight"].sum()), (plain, None))
     )
+
     curvature = (100 * state["fisher"]["head.weight"]).clamp(max=100)
     pull = curvature * (state["inner"]["weights"]["head.weight"] - state["anchors"]["head.weight"])
     assert pull.abs().max() > 1e-4
@@ -528,11 +540,14 @@ def test_the_fisher_information_is_the_mean_square_of_each_images_gradient(learn
     """For the head, which is a linear model of the features."""
     spec = TaskSpec.few_shot(n_way=3, k_shot=2)
     (support,) = supports_of(spec)
-    state = learner.observe(begun(learner, spec), support)
+    state = learner.observe(started(learner, spec), support)
+
     identity = {"head.weight": torch.eye(4), "head.bias": torch.zeros(4)}
     features = learner.logits(state, state["weights"] | identity, support.images)
     weight, bias = state["weights"]["head.weight"], state["weights"]["head.bias"]
+
     by_hand = fisher_of_a_linear_model(features, weight, bias, support.labels)
+
     fisher = fisher_information(learner, state, support)
     torch.testing.assert_close(fisher["head.weight"], by_hand[0], rtol=1e-3, atol=1e-7)
     torch.testing.assert_close(fisher["head.bias"], by_hand[1], rtol=1e-3, atol=1e-7)
@@ -556,12 +571,14 @@ def test_anchors_for_each_set_make_the_sum_of_their_quadratics():
     """Differences of the penalty count: the two sums differ by a constant."""
     ewc = Ewc(inner=Tune(net=NET), strength=1.0, anchors="each")
     first, second = after(ewc, SPLIT, sets=1), after(ewc, SPLIT, sets=2)
+
     new = fisher_information(ewc.inner, second["inner"], supports_of(SPLIT)[1])
     summands = [first, {"fisher": new, "anchors": second["inner"]["weights"]}]
     places = [
         second["inner"]["weights"],
         {name: 3 * weight for name, weight in first["anchors"].items()},
     ]
+
     merged = ewc.penalty(second, places[1]) - ewc.penalty(second, places[0])
     separate = sum(ewc.penalty(one, places[1]) - ewc.penalty(one, places[0]) for one in summands)
     torch.testing.assert_close(merged, separate, rtol=1e-4, atol=1e-6)
@@ -601,7 +618,8 @@ def test_replay_changes_what_is_learned_from_the_second_set_on():
 def test_the_memory_is_a_queue_of_so_many_sets(sets):
     spec = TaskSpec.type_b(nss=5, n_way=2)
     learner = Replay(inner=Tune(net=TINY, steps=1), sets=sets, keep="float32")
-    state = begun(learner, spec)
+    state = started(learner, spec)
+
     for number, support in enumerate(supports_of(spec), start=1):
         state = learner.observe(state, support)
         expected = supports_of(spec)[:number][-sets:]
@@ -662,10 +680,12 @@ def test_every_step_has_the_current_set_and_samples_without_replacement(samples,
         batches_of(samples=samples, store_first=store_first, keep="float32")
     ):
         last = number + 1 if store_first else number
+
         stored = torch.cat(
             [torch.zeros(0, dtype=torch.int64)]
             + [s.labels for s in originals[max(0, last - 2) : last]]
         )
+
         for batch in batches:
             current, replayed = batch.labels[:5], batch.labels[5:].tolist()
             assert torch.equal(current, originals[number].labels)

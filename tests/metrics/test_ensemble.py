@@ -24,11 +24,10 @@ def trace(logits, *, state=(0, 400), bookkeeping=(0, 40), labels=None, progressi
     """Return a trace of tasks with one support set of 1000 bytes."""
     logits = np.asarray(logits, np.float32)
     tasks, targets, _ = logits.shape
+    labels = np.zeros((tasks, targets)) if labels is None else labels
     return Trace(
         logits=logits,
-        labels=np.zeros((tasks, targets), np.int64)
-        if labels is None
-        else np.asarray(labels, np.int64),
+        labels=np.asarray(labels, np.int64),
         groups=np.zeros((tasks, targets), np.int64),
         state_bytes=np.tile(np.array(state, np.int64), (tasks, 1)),
         bookkeeping_bytes=np.tile(np.array(bookkeeping, np.int64), (tasks, 1)),
@@ -97,14 +96,10 @@ def test_memory_adds_up():
         for kept, counts in (([100, 400], [10, 40]), ([0, 200], [0, 8]))
     ]
     together = ensemble(members)
-    assert together.state_bytes.tolist() == [
-        [100, 600]
-    ] and together.bookkeeping_bytes.tolist() == [[10, 48]]
-    assert (
-        atm(together).total
-        == pytest.approx(sum(atm(member).total for member in members))
-        == pytest.approx(0.6)
-    )
+    assert together.state_bytes.tolist() == [[100, 600]]
+    assert together.bookkeeping_bytes.tolist() == [[10, 48]]
+    assert atm(together).total == pytest.approx(sum(atm(member).total for member in members))
+    assert atm(together).total == pytest.approx(0.6)
 
 
 def test_answers_on_the_way_are_left_out():

@@ -38,8 +38,8 @@ from make_traces import make_trace, traces
 NAN, INF = math.nan, math.inf
 
 
-def say(labels, right_per_task) -> Trace:
-    """A trace in which the first so many targets of each task get their label, and the others another."""
+def answering(labels, right_per_task) -> Trace:
+    """A trace in which the first targets of each task, so many, get their label, others do not."""
     labels = np.array(labels)
     answers = np.where(
         np.arange(labels.shape[1]) < np.array(right_per_task)[:, None], labels, 1 - labels
@@ -47,7 +47,7 @@ def say(labels, right_per_task) -> Trace:
     return make_trace(np.eye(2)[answers], labels)
 
 
-def remember(state, bookkeeping, support_bytes: int) -> Trace:
+def keeping(state, bookkeeping, support_bytes: int) -> Trace:
     """A trace of a learner that keeps so many bytes."""
     trace = make_trace(np.zeros((len(state), 1, 2)), np.zeros((len(state), 1)))
     kept = {
@@ -57,8 +57,8 @@ def remember(state, bookkeeping, support_bytes: int) -> Trace:
     return replace(trace, **kept, support_bytes=support_bytes)
 
 
-# Two tasks of three support sets: the first two show group 0 (labels 0 and 1), the last shows group 1 (2 and 3).
-# Right answers are those that stand under their own label.
+# Two tasks of three support sets: the first two show group 0 (labels 0 and 1), the last shows
+# group 1 (labels 2 and 3). Right answers are those that stand under their own label.
 BY_HAND = make_trace(
     labels=[[0, 1, 2, 3], [3, 1, 0, 2]],
     groups=[[0, 0, 1, 1], [1, 0, 0, 1]],
@@ -79,12 +79,12 @@ BY_HAND = make_trace(
 )
 
 
-# --- accuracy and cross-entropy ---------------------------------------------------------------------------------
+# --- accuracy and cross-entropy
 
 
 def test_accuracy_is_the_part_of_a_tasks_targets_that_got_their_label():
     assert task_accuracies(BY_HAND).tolist() == [0.5, 0.5]
-    assert task_accuracies(say([[0, 1, 0, 1], [1, 1, 1, 0]], [3, 1])).tolist() == [0.75, 0.25]
+    assert task_accuracies(answering([[0, 1, 0, 1], [1, 1, 1, 0]], [3, 1])).tolist() == [0.75, 0.25]
 
 
 def test_cross_entropy_is_minus_the_log_of_the_probability_of_the_true_label():
@@ -92,9 +92,8 @@ def test_cross_entropy_is_minus_the_log_of_the_probability_of_the_true_label():
         [[[math.log(3), 0.0], [0.0, math.log(4)]], [[0.0, 0.0], [7.0, 7.0]]], [[0, 0], [1, 0]]
     )
     by_hand = [(math.log(4 / 3) + math.log(5)) / 2, math.log(2)]
-    assert task_cross_entropies(trace) == pytest.approx(
-        by_hand, rel=1e-7
-    )  # log 3 is rounded to float32
+    # log 3 is rounded to float32.
+    assert task_cross_entropies(trace) == pytest.approx(by_hand, rel=1e-7)
 
 
 def test_cross_entropy_neither_overflows_nor_rounds_to_nothing():
@@ -130,9 +129,8 @@ def test_accuracy_is_between_0_and_1_and_cross_entropy_above_0(trace):
 
 @given(traces(), st.integers(-1000, 1000))
 def test_adding_a_constant_to_all_logits_of_a_target_changes_nothing(trace, constant):
-    trace = replace(
-        trace, logits=trace.logits.round()
-    )  # whole numbers, so that adding does not round
+    # Whole numbers, so that adding does not round.
+    trace = replace(trace, logits=trace.logits.round())
     moved = trace.logits.copy()
     moved[:, 0] += constant
     moved = replace(trace, logits=moved)
@@ -167,7 +165,7 @@ def test_no_score_depends_on_the_order_of_targets(trace, random):
     )
 
 
-# --- summaries ------------------------------------------------------------------------------------------------------
+# --- summaries
 
 
 def test_a_summary_has_mean_deviation_and_interval_over_tasks():
@@ -223,28 +221,26 @@ def test_critical_values_are_those_of_the_tables(dof, t):
 def test_p_is_that_of_the_closed_forms_for_one_two_and_four_degrees_of_freedom(t):
     root = math.sqrt(2 + t * t)
     assert two_sided_p(t, 1) == pytest.approx(2 / math.pi * math.atan2(1, t), rel=1e-12)
-    assert two_sided_p(t, 2) == pytest.approx(
-        2 / (root * (root + t)), rel=1e-12
-    )  # 1 - t / root, without cancellation
+    # 1 - t / root, without cancellation.
+    assert two_sided_p(t, 2) == pytest.approx(2 / (root * (root + t)), rel=1e-12)
     z = t / math.sqrt(4 + t * t)
     assert two_sided_p(t, 4) == pytest.approx(1 - 1.5 * z + 0.5 * z**3, abs=1e-12)
 
 
 def test_p_keeps_its_digits_far_out():
-    assert two_sided_p(30.0, 599) == pytest.approx(
-        2.042159208e-121, rel=1e-8
-    )  # scipy 1.17: 2 * t.sf(30, 599)
+    # By scipy 1.17: 2 * t.sf(30, 599).
+    assert two_sided_p(30.0, 599) == pytest.approx(2.042159208e-121, rel=1e-8)
     assert two_sided_p(-5.0, 599) == pytest.approx(7.539734713e-07, rel=1e-8)
     assert (two_sided_p(0.0, 7), two_sided_p(INF, 7), two_sided_p(1e-200, 7)) == (1.0, 0.0, 1.0)
 
 
-# --- two learners ---------------------------------------------------------------------------------------------------
+# --- two learners
 
 FIVE_TASKS = np.tile([0, 1] * 10, (5, 1))
 
 
 def test_comparing_two_learners_is_a_paired_t_test():
-    a, b = say(FIVE_TASKS, [14, 12, 9, 16, 13]), say(FIVE_TASKS, [10, 10, 10, 10, 10])
+    a, b = answering(FIVE_TASKS, [14, 12, 9, 16, 13]), answering(FIVE_TASKS, [10, 10, 10, 10, 10])
     result = compare(a, b)  # differences 0.2, 0.1, -0.05, 0.3, 0.15; scipy 1.17: ttest_1samp
     assert (result.difference, result.count) == (pytest.approx(0.14), 5)
     assert result.p == pytest.approx(0.07285505961, rel=1e-9)
@@ -253,7 +249,7 @@ def test_comparing_two_learners_is_a_paired_t_test():
 
 
 def test_the_better_learner_has_the_positive_difference():
-    a, b = say(FIVE_TASKS, [14, 12, 9, 16, 13]), say(FIVE_TASKS, [10, 10, 10, 10, 10])
+    a, b = answering(FIVE_TASKS, [14, 12, 9, 16, 13]), answering(FIVE_TASKS, [10, 10, 10, 10, 10])
     there, back = compare(a, b), compare(b, a)
     assert back.difference == -there.difference < 0
     assert (back.p, back.ci95) == (there.p, there.ci95)
@@ -261,41 +257,41 @@ def test_the_better_learner_has_the_positive_difference():
 
 def test_pairing_sees_what_is_hidden_between_easy_and_hard_tasks():
     easy_and_hard = [1, 5, 9, 13, 17]
-    a = say(FIVE_TASKS, [right + 2 for right in easy_and_hard[:4]] + [20])
-    assert compare(a, say(FIVE_TASKS, easy_and_hard)).p < 0.001
+    a = answering(FIVE_TASKS, [right + 2 for right in easy_and_hard[:4]] + [20])
+    assert compare(a, answering(FIVE_TASKS, easy_and_hard)).p < 0.001
 
 
 def test_learners_that_never_differ_are_equals():
-    trace = say(FIVE_TASKS, [1, 5, 9, 13, 17])
+    trace = answering(FIVE_TASKS, [1, 5, 9, 13, 17])
     result = compare(trace, trace)
     assert (result.difference, result.ci95, result.p) == (0.0, 0.0, 1.0)
 
 
 def test_a_difference_that_is_the_same_on_all_tasks_gets_the_exact_p_of_flipping_signs():
-    a, b = say(FIVE_TASKS, [3, 7, 11, 15, 19]), say(FIVE_TASKS, [1, 5, 9, 13, 17])
+    a, b = answering(FIVE_TASKS, [3, 7, 11, 15, 19]), answering(FIVE_TASKS, [1, 5, 9, 13, 17])
     assert compare(a, b).p == 2 / 2**5
 
 
 def test_one_task_proves_nothing():
-    a, b = say(FIVE_TASKS[:1], [20]), say(FIVE_TASKS[:1], [0])
+    a, b = answering(FIVE_TASKS[:1], [20]), answering(FIVE_TASKS[:1], [0])
     result = compare(a, b)
     assert (result.difference, result.ci95, result.p, result.count) == (1.0, None, 1.0, 1)
 
 
 def test_traces_of_different_tasks_are_not_compared():
-    trace = say(FIVE_TASKS, [10] * 5)
+    trace = answering(FIVE_TASKS, [10] * 5)
     other_labels, other_groups = FIVE_TASKS.copy(), np.zeros_like(FIVE_TASKS)
     other_labels[3] = other_labels[3, ::-1]
     other_groups[1, 0] = 1
     with pytest.raises(SpecError, match=r"targets of 1 of 5 tasks differ \(first: task 3\)"):
-        compare(trace, say(other_labels, [10] * 5))
+        compare(trace, answering(other_labels, [10] * 5))
     with pytest.raises(SpecError, match=r"first: task 1\)"):
         compare(trace, replace(trace, groups=other_groups))
     with pytest.raises(SpecError, match="5 tasks of 20 targets, the other 4 tasks of 20 targets"):
-        compare(trace, say(FIVE_TASKS[:4], [10] * 4))
+        compare(trace, answering(FIVE_TASKS[:4], [10] * 4))
 
 
-# --- memory ---------------------------------------------------------------------------------------------------------
+# --- memory
 
 
 @pytest.mark.parametrize("nss", [3, 10])
@@ -303,7 +299,7 @@ def test_atm_of_protonets_on_omniglot_b_is_a_prototype_against_an_image(nss):
     prototypes = [64 * 5 * sets * 4 for sets in range(nss + 1)]
     counts = [5 * sets * 8 for sets in range(nss + 1)]
     state = [vectors + numbers for vectors, numbers in zip(prototypes, counts, strict=True)]
-    result = atm(remember([state] * 2, [counts] * 2, support_bytes=5 * nss * 784 * 4))
+    result = atm(keeping([state] * 2, [counts] * 2, support_bytes=5 * nss * 784 * 4))
     assert result.representation == pytest.approx(0.0816, abs=5e-5)
     assert result.bookkeeping == pytest.approx(8 / (784 * 4))
     assert result.total == pytest.approx((64 * 4 + 8) / (784 * 4))
@@ -314,25 +310,25 @@ def test_atm_of_protonets_on_omniglot_b_is_a_prototype_against_an_image(nss):
 def test_atm_of_a_whole_adapted_network_shrinks_with_the_number_of_support_sets(nss, by_hand):
     adapted = (62832 + 49 * 5 * nss) * 4
     result = atm(
-        remember([[0] + [adapted] * nss], [[0] * (nss + 1)], support_bytes=5 * nss * 784 * 4)
+        keeping([[0] + [adapted] * nss], [[0] * (nss + 1)], support_bytes=5 * nss * 784 * 4)
     )
     assert result.total == pytest.approx(by_hand, abs=0.005)
     assert (result.representation, result.bookkeeping) == (result.total, 0.0)
 
 
 def test_atm_is_the_peak_at_any_boundary_and_each_part_has_its_own():
-    result = atm(remember([[10, 80, 50]], [[10, 0, 40]], support_bytes=100))
+    result = atm(keeping([[10, 80, 50]], [[10, 0, 40]], support_bytes=100))
     assert (result.total, result.representation, result.bookkeeping) == (0.8, 0.8, 0.4)
     assert result.curve.tolist() == [0.1, 0.8, 0.5]
 
 
 def test_atm_is_the_mean_over_tasks_of_their_peaks():
-    result = atm(remember([[0, 80, 0], [0, 0, 40]], [[0] * 3] * 2, support_bytes=100))
+    result = atm(keeping([[0, 80, 0], [0, 0, 40]], [[0] * 3] * 2, support_bytes=100))
     assert result.total == pytest.approx(0.6)
     assert result.curve == pytest.approx([0, 0.4, 0.2])
 
 
-# --- forgetting -----------------------------------------------------------------------------------------------------
+# --- forgetting
 
 
 def test_progressive_accuracy_by_hand():
@@ -370,7 +366,8 @@ def test_forgetting_and_backward_transfer_are_means_over_all_groups_but_the_last
         logits=np.eye(3)[[[0, 0, 2]]],
         labels=[[0, 1, 2]],
         groups=[[0, 1, 2]],
-        # Group 0: right, wrong, right. Group 1: right before it is shown (not counted), wrong, wrong. Group 2: right.
+        # Group 0: right, wrong, right. Group 1: right before it is shown (which does not count),
+        # wrong, wrong. Group 2: right.
         progressive=[[[0, 1, 0], [1, 0, 1], [0, 0, 2]]],
         seen=[1, 2, 3],
     )
@@ -473,19 +470,18 @@ def test_traces_that_cannot_tell_are_refused_with_the_reason():
         group_accuracies(replace(BY_HAND, groups=np.array([[0, 0, 1, 1], [1, 1, 1, 1]])))
 
 
-# --- calibration ----------------------------------------------------------------------------------------------------
+# --- calibration
 
 
 def test_calibration_error_by_hand():
-    sure, unsure = (
-        [math.log(9), 0.0],
-        [math.log(1.5), 0.0],
-    )  # confidences 0.9 and 0.6, always for label 0
+    # Confidences are 0.9 and 0.6, always for label 0.
+    sure, unsure = [math.log(9), 0.0], [math.log(1.5), 0.0]
     trace = make_trace([[sure, sure], [unsure, unsure]], [[0, 1], [0, 0]])
     assert expected_calibration_error(trace) == pytest.approx(
         (2 * abs(0.5 - 0.9) + 2 * abs(1 - 0.6)) / 4
     )
-    # In a single bin, too little confidence makes up for too much: accuracy 3/4, mean confidence 3/4.
+    # In a single bin, too little confidence makes up for too much: accuracy and mean confidence
+    # are 3/4.
     assert expected_calibration_error(trace, bins=1) == pytest.approx(0, abs=1e-7)
 
 
@@ -499,10 +495,11 @@ def test_who_is_sure_and_right_is_calibrated():
     assert expected_calibration_error(make_trace([[[0.0, -INF], [-INF, 3.0]]], [[0, 1]])) == 0.0
 
 
-# --- the room -------------------------------------------------------------------------------------------------------
+# --- without torch
 
 
 def test_scores_can_be_recomputed_without_torch():
-    rooms = ["accuracy", "answers", "calibration", "forgetting", "memory", "paired", "student"]
-    code = f"import {', '.join(f'cfsl.metrics.{room}' for room in rooms)}, sys; sys.exit('torch' in sys.modules)"
+    names = ["accuracy", "answers", "calibration", "forgetting", "memory", "paired", "student"]
+    modules = ", ".join(f"cfsl.metrics.{name}" for name in names)
+    code = f"import {modules}, sys; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,4 +1,4 @@
-"""What a backbone promises: the published sizes, the arithmetic of torch's own layers, and pure functions."""
+"""Backbones have the published sizes and the arithmetic of torch, and are pure functions."""
 
 from __future__ import annotations
 
@@ -50,20 +50,22 @@ def seeded(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def lived_in(
+def trained_weights(
     net: NetSpec, shape: tuple[int, int, int] = (2, 11, 13), dtype: torch.dtype = torch.float32
 ):
-    """Return weights and statistics as training may leave them (negative scales too), and seven images."""
+    """Return weights and statistics as after training, with negative scales, and seven images."""
     generator = seeded(1)
     params, stats = net.init(shape, generator)
     for name, tensor in params.items():
         if tensor.ndim == 1:
             tensor.copy_(torch.randn(tensor.shape, generator=generator))
         params[name] = tensor.to(dtype)
+
     stats = {
         name: torch.rand(tensor.shape, generator=generator, dtype=dtype) + 0.5
         for name, tensor in stats.items()
     }
+
     return params, stats, torch.randn(7, *shape, generator=generator, dtype=dtype)
 
 
@@ -152,10 +154,8 @@ class Block(nn.Module):
 
     def __init__(self, inputs: int, outputs: int, net: ConvNet) -> None:
         super().__init__()
-        self.conv, self.norm = (
-            nn.Conv2d(inputs, outputs, 3, padding=1, bias=net.bias),
-            nn.BatchNorm2d(outputs),
-        )
+        self.conv = nn.Conv2d(inputs, outputs, 3, padding=1, bias=net.bias)
+        self.norm = nn.BatchNorm2d(outputs)
         act, pooling = nn.LeakyReLU(), nn.MaxPool2d(2)
         orders = {
             "conv-norm-act": (self.conv, self.norm, act, pooling),
@@ -174,18 +174,12 @@ class Residual12(nn.Module):
 
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__()
-        self.conv1, self.norm1 = (
-            nn.Conv2d(inputs, outputs, 3, padding=1, bias=False),
-            nn.BatchNorm2d(outputs),
-        )
-        self.conv2, self.norm2 = (
-            nn.Conv2d(outputs, outputs, 3, padding=1, bias=False),
-            nn.BatchNorm2d(outputs),
-        )
-        self.conv3, self.norm3 = (
-            nn.Conv2d(outputs, outputs, 3, padding=1, bias=False),
-            nn.BatchNorm2d(outputs),
-        )
+        self.conv1 = nn.Conv2d(inputs, outputs, 3, padding=1, bias=False)
+        self.norm1 = nn.BatchNorm2d(outputs)
+        self.conv2 = nn.Conv2d(outputs, outputs, 3, padding=1, bias=False)
+        self.norm2 = nn.BatchNorm2d(outputs)
+        self.conv3 = nn.Conv2d(outputs, outputs, 3, padding=1, bias=False)
+        self.norm3 = nn.BatchNorm2d(outputs)
         self.shortcut = named(
             conv=nn.Conv2d(inputs, outputs, 1, bias=False), norm=nn.BatchNorm2d(outputs)
         )
@@ -203,14 +197,10 @@ class Stage(nn.Module):
 
     def __init__(self, inputs: int, outputs: int, *, pooled: bool) -> None:
         super().__init__()
-        self.conv1, self.norm1 = (
-            nn.Conv2d(inputs, outputs, 3, padding=1, bias=False),
-            nn.BatchNorm2d(outputs),
-        )
-        self.conv2, self.norm2 = (
-            nn.Conv2d(outputs, outputs, 3, padding=1, bias=False),
-            nn.BatchNorm2d(outputs),
-        )
+        self.conv1 = nn.Conv2d(inputs, outputs, 3, padding=1, bias=False)
+        self.norm1 = nn.BatchNorm2d(outputs)
+        self.conv2 = nn.Conv2d(outputs, outputs, 3, padding=1, bias=False)
+        self.norm2 = nn.BatchNorm2d(outputs)
         self.pooled = pooled
 
     def forward(self, maps):
@@ -262,6 +252,7 @@ def dense_module(net: DenseNet, inputs: int) -> nn.Module:
         stages[f"stage{stage}"] = named(
             **parts, pool=nn.AvgPool2d(2), transition=activated(channels, channels, 1)
         )
+
     last = nn.Sequential(nn.AdaptiveAvgPool2d(net.size), nn.Flatten())
     return named(stem=activated(inputs, net.filters, 3), **stages, flat=last)
 
@@ -294,6 +285,7 @@ def torch_module(net: NetSpec, shape: tuple[int, int, int]) -> nn.Module:
         return dense_module(net, shape[0])
     if isinstance(net, SqueezeConv):
         return Squeezed(shape[0], net.filters)
+
     widths = (shape[0], *net.widths)
     if isinstance(net, ConvNet):
         blocks = [Block(*widths[i : i + 2], net) for i in range(len(net.widths))]
@@ -303,6 +295,7 @@ def torch_module(net: NetSpec, shape: tuple[int, int, int]) -> nn.Module:
         return named(
             **{f"block{i}": block for i, block in enumerate(residuals, 1)}, flat=averaged()
         )
+
     assert isinstance(net, SmallResNet)
     kernel, stride, last = net.stem_kernel, net.stem_stride, len(net.widths) - 1
     stem = named(
@@ -311,7 +304,9 @@ def torch_module(net: NetSpec, shape: tuple[int, int, int]) -> nn.Module:
         norm=nn.BatchNorm2d(widths[1]),
         act=nn.ReLU(),
     )
+
     stages = {f"stage{i}": Stage(*widths[i : i + 2], pooled=i < last) for i in range(1, last + 1)}
+
     if net.embedding is None:
         return named(stem=stem, **stages, flat=averaged())
     linear = nn.LazyLinear(net.embedding, bias=False)
@@ -338,11 +333,12 @@ def loaded(net: NetSpec, params, stats, images) -> nn.Module:
 
 @tiny_nets
 def test_features_and_running_statistics_are_those_of_torchs_own_layers(net):
-    params, stats, images = lived_in(net)
+    params, stats, images = trained_weights(net)
     module = loaded(net, params, stats, images)
     torch.testing.assert_close(
         net.features(params, stats, images, norm="running"), module(images), atol=1e-5, rtol=1e-5
     )
+
     module.train()
     expected = module(images)
     features, new_stats = net.training_features(params, stats, images)
@@ -350,6 +346,7 @@ def test_features_and_running_statistics_are_those_of_torchs_own_layers(net):
     torch.testing.assert_close(
         net.features(params, stats, images, norm="batch"), expected, atol=1e-5, rtol=1e-5
     )
+
     buffers = dict(module.named_buffers())
     assert new_stats.keys() == stats.keys()
     for name, tensor in new_stats.items():
@@ -360,7 +357,7 @@ def test_features_and_running_statistics_are_those_of_torchs_own_layers(net):
 @tiny_nets
 @pytest.mark.parametrize("norm", ["running", "batch"])
 def test_gradients_equal_finite_differences(net, norm):
-    params, stats, images = lived_in(net, (1, 9, 8), torch.float64)
+    params, stats, images = trained_weights(net, (1, 9, 8), torch.float64)
     names = list(params)
     leaves = [tensor.requires_grad_() for tensor in params.values()]
     images = images[:3].requires_grad_()
@@ -373,7 +370,7 @@ def test_gradients_equal_finite_differences(net, norm):
 
 @tiny_nets
 def test_second_derivatives_equal_finite_differences(net):
-    params, stats, images = lived_in(net, (1, 8, 8), torch.float64)
+    params, stats, images = trained_weights(net, (1, 8, 8), torch.float64)
     names = list(params)
     leaves = [tensor.requires_grad_() for tensor in params.values()]
 
@@ -392,13 +389,14 @@ def test_pooling_first_gives_the_same_values_to_the_last_bit():
 
 @tiny_nets
 def test_channels_last_changes_the_layout_and_not_the_features(net):
-    params, stats, images = lived_in(net)
+    params, stats, images = trained_weights(net)
     laid_out = in_channels_last(params)
     assert all(
         tensor.is_contiguous(memory_format=torch.channels_last)
         for tensor in laid_out.values()
         if tensor.ndim == 4
     )
+
     expected = net.features(params, stats, images, norm="batch")
     for layout in (torch.contiguous_format, torch.channels_last):
         features = net.features(
@@ -428,7 +426,7 @@ class MapLayouts(TorchDispatchMode):
 def test_the_layout_of_the_weights_is_that_of_every_map_also_after_one_channel(net, channels):
     if isinstance(net, SqueezeConv) and channels == 1:
         pytest.skip("its one convolution has one channel, which tells no layout from another")
-    params, stats, images = lived_in(net, (channels, 16, 16))
+    params, stats, images = trained_weights(net, (channels, 16, 16))
     for weights, expected in ((params, False), (in_channels_last(params), True)):
         with MapLayouts() as layouts:
             net.features(weights, stats, images, norm="running")
@@ -442,13 +440,14 @@ def test_the_layout_of_the_weights_is_that_of_every_map_also_after_one_channel(n
 
 @tiny_nets
 def test_torch_func_gives_the_gradients_of_autograd_and_the_statistics_beside_them(net):
-    params, stats, images = lived_in(net, dtype=torch.float64)
+    params, stats, images = trained_weights(net, dtype=torch.float64)
 
     def loss(weights):
         features, new_stats = net.training_features(weights, stats, images)
         return (features**2).mean(), new_stats
 
     gradients, new_stats = torch.func.grad(loss, has_aux=True)(params)
+
     leaves = {name: tensor.clone().requires_grad_() for name, tensor in params.items()}
     value, expected_stats = loss(leaves)
     expected = torch.autograd.grad(value, list(leaves.values()))
@@ -461,13 +460,14 @@ def test_torch_func_gives_the_gradients_of_autograd_and_the_statistics_beside_th
 )  # torch, of itself
 @tiny_nets
 def test_a_jvp_of_the_gradient_is_the_hessian_vector_product_of_double_backward(net):
-    params, stats, images = lived_in(net, dtype=torch.float64)
+    params, stats, images = trained_weights(net, dtype=torch.float64)
     direction = {name: torch.cos(tensor) for name, tensor in params.items()}
 
     def loss(weights):
         return (net.features(weights, stats, images, norm="batch") ** 3).mean()
 
     _, forward_over_reverse = torch.func.jvp(torch.func.grad(loss), (params,), (direction,))
+
     leaves = {name: tensor.clone().requires_grad_() for name, tensor in params.items()}
     gradients = torch.autograd.grad(loss(leaves), list(leaves.values()), create_graph=True)
     along = sum((g * v).sum() for g, v in zip(gradients, direction.values(), strict=True))
@@ -478,12 +478,14 @@ def test_a_jvp_of_the_gradient_is_the_hessian_vector_product_of_double_backward(
 @tiny_nets
 @pytest.mark.parametrize("norm", ["running", "batch"])
 def test_vmap_over_weights_equals_a_loop(net, norm):
-    params, stats, images = lived_in(net)
+    params, stats, images = trained_weights(net)
     others = {name: tensor * 1.5 - 0.1 for name, tensor in params.items()}
     stacked = {name: torch.stack([params[name], others[name]]) for name in params}
+
     together = torch.func.vmap(lambda weights: net.features(weights, stats, images, norm=norm))(
         stacked
     )
+
     apart = [net.features(weights, stats, images, norm=norm) for weights in (params, others)]
     torch.testing.assert_close(together, torch.stack(apart), atol=1e-5, rtol=1e-4)
 
@@ -498,10 +500,12 @@ def test_first_weights_depend_on_the_generator_alone(net):
     torch.rand(5)
     again, _ = net.init(GREY, seeded(3))
     other, _ = net.init(GREY, seeded(4))
+
     assert all(torch.equal(params[name], again[name]) for name in params)
     drawn = [name for name, tensor in params.items() if tensor.ndim > 1]
     assert not any(torch.equal(params[name], other[name]) for name in drawn)
     assert all((stats[name] == (0 if name.endswith("mean") else 1)).all() for name in stats)
+
     torch.set_rng_state(before)
     net.init(GREY, seeded(3))
     assert torch.equal(torch.get_rng_state(), before)
@@ -509,7 +513,7 @@ def test_first_weights_depend_on_the_generator_alone(net):
 
 @tiny_nets
 def test_computing_features_leaves_every_argument_as_it_was(net):
-    params, stats, images = lived_in(net)
+    params, stats, images = trained_weights(net)
     before = [tensor.clone() for tensor in (*params.values(), *stats.values(), images)]
     first = net.features(params, stats, images, norm="running")
     net.features(params, stats, images, norm="batch")
@@ -521,7 +525,7 @@ def test_computing_features_leaves_every_argument_as_it_was(net):
 
 @tiny_nets
 def test_no_gradient_reaches_the_running_statistics(net):
-    params, stats, images = lived_in(net)
+    params, stats, images = trained_weights(net)
     leaves = {name: tensor.requires_grad_() for name, tensor in params.items()}
     features, new_stats = net.training_features(leaves, stats, images)
     assert features.requires_grad
@@ -530,7 +534,7 @@ def test_no_gradient_reaches_the_running_statistics(net):
 
 @tiny_nets
 def test_momentum_says_how_far_the_running_statistics_move(net):
-    params, stats, images = lived_in(net)
+    params, stats, images = trained_weights(net)
     _, still = net.training_features(params, stats, images, momentum=0.0)
     _, batch = net.training_features(params, stats, images, momentum=1.0)
     _, half = net.training_features(params, stats, images, momentum=0.5)
@@ -540,7 +544,7 @@ def test_momentum_says_how_far_the_running_statistics_move(net):
 
 def test_images_that_are_all_alike_have_variance_zero_and_never_less():
     net = TINY["conv-norm-act"]
-    params, stats, images = lived_in(net)
+    params, stats, images = trained_weights(net)
     params["block1.conv.weight"].zero_()
     _, batch = net.training_features(params, stats, images, momentum=1.0)
     assert (batch["block1.norm.var"] >= 0).all()
@@ -549,7 +553,7 @@ def test_images_that_are_all_alike_have_variance_zero_and_never_less():
 
 @tiny_nets
 def test_with_running_statistics_an_image_is_embedded_by_itself(net):
-    params, stats, images = lived_in(net)
+    params, stats, images = trained_weights(net)
     together = net.features(params, stats, images, norm="running")
     alone = torch.cat(
         [net.features(params, stats, image[None], norm="running") for image in images]
@@ -593,7 +597,7 @@ def test_one_value_a_channel_has_no_batch_statistics_and_is_refused_in_words(nam
 
 def test_an_empty_batch_has_no_batch_statistics():
     net = TINY["conv-norm-act"]
-    params, stats, images = lived_in(net)
+    params, stats, images = trained_weights(net)
     with pytest.raises(SpecError, match="got 0 value"):
         net.features(params, stats, images[:0], norm="batch")
 
@@ -614,6 +618,7 @@ def test_images_that_would_vanish_are_refused_with_the_least_size(name, least):
     assert (
         net.features(params, stats, torch.rand(2, 1, least, least), norm="running").isfinite().all()
     )
+
     with pytest.raises(SpecError, match=f"at least {least}x{least}"):
         net.init((1, 40, least - 1), seeded())
     with pytest.raises(SpecError, match=f"at least {least}x{least}"):
@@ -685,15 +690,17 @@ def test_an_unknown_name_is_answered_with_the_nearest():
 @pytest.mark.parametrize("order", ["conv-norm-act", "conv-act-norm"])
 @pytest.mark.parametrize("sign", [1, -1], ids=["rising", "falling"])
 def test_pooling_before_the_norm_gives_the_same_bits(order, sign):
-    """Without gradients the norm sees pooled maps where its scales allow it; with them it never does."""
+    """Only without gradients, and if no scale is negative, does the norm see pooled maps."""
     net, generator = conv4(6, order), torch.Generator().manual_seed(0)
     params, stats = net.init((1, 28, 28), generator)
     for name in params:
         if name.endswith("norm.weight"):
             params[name] = torch.rand(6, generator=generator) + 0.1
             params[name][2] *= sign
+
     stats = {name: torch.rand(6, generator=generator) + 0.1 for name in stats}
     images = torch.randn(5, 1, 28, 28, generator=generator)
+
     with torch.no_grad():
         fast = net.features(params, stats, images, norm="running")
     assert torch.equal(fast, net.features(params, stats, images, norm="running"))

@@ -190,7 +190,7 @@ def test_the_profile_strong_trains_the_maml_family_in_stages():
     assert stages_of("strong", "protonet", "B3") == ["protonet few-shot1"]
 
 
-def test_the_profile_strong_has_the_networks_of_paper_2_and_chooses_epochs_on_the_columns_own_tasks():
+def test_the_profile_strong_has_networks_of_paper_2_and_chooses_epochs_on_tasks_of_the_column():
     strong = cells("scaling", "strong", learners=("pretrain_tune",), columns=("baseline1",))[0].run
     paper = cells("scaling", "paper", learners=("pretrain_tune",), columns=("baseline1",))[0].run
     assert strong.learner.changes["net"] == paper.learner.changes["net"]
@@ -300,7 +300,7 @@ def test_what_changes_the_weights_of_the_champion_is_trained_as_it_was_asked_for
 
 
 @pytest.mark.parametrize("learner", ["protonet", "anil", "pretrain_tune", "champion"])
-def test_photographs_are_never_turned_or_bent_in_short_training_and_characters_never_mirrored_one_by_one(
+def test_short_training_never_turns_or_bends_photographs_nor_mirrors_single_characters(
     learner,
 ):
     photographs = recipe_for("short", learner, TaskSpec.type_b(3), characters=False).augmentation
@@ -351,7 +351,7 @@ def test_episodes_are_as_wide_and_as_deep_as_training_classes_allow(name, learne
 def test_training_is_validated_on_as_many_support_sets_as_validation_classes_allow(
     tmp_path, classes, asked, fitted
 ):
-    """Where not even one can be drawn, the task is left as it is, to be refused with its numbers."""
+    """Where not even one can be drawn, the task stays as it is, to be refused with its numbers."""
     names = open_data(DATA[0], None).info.class_names
     parts = {"train": names[:300], "val": names[300 : 300 + classes], "test": names[350:]}
     (tmp_path / "mine.json").write_text(json.dumps(parts))

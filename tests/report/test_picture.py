@@ -1,4 +1,4 @@
-"""Pictures of tasks: every image is there, with its own pixels, in a frame of its label's colour, in order of time."""
+"""Pictures of tasks: every image is there, in order, in a frame of its label's colour."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_the_largest_tasks_of_paper_2_fit_and_can_be_read(glyphs, spec):
 
 
 def _check_number_fits(pixels: np.ndarray, colour: tuple[int, int, int]) -> None:
-    """Look at the strips above a label's two support images: a number is on them, and stops short of the edges."""
+    """Look at the strips above a label's two support images for a number, clear of the edges."""
     (_, size), places = _framed(pixels, colour, _zooms(28, 28))
     for y, x in places[:2]:
         strip = pixels[y - 13 : y - 3, x - 1 : x + size + 1]
@@ -158,7 +158,7 @@ def _disk_of_a_kilobyte():
 
 
 def _require_whole(run, name, *words):
-    """Write a picture, then again where it does not fit: one line is said, and the picture is the first one."""
+    """Write a picture, then again on a full disk: one line is said, the first picture stays."""
     assert run(*words, "--out", name).code == 0
     before, files = Path(name).read_bytes(), sorted(Path.cwd().iterdir())
     assert len(before) > 1000
@@ -249,7 +249,7 @@ def _bytes_of(image: np.ndarray) -> np.ndarray:
 def _check_frames(
     task, picture: Image.Image, images: list[np.ndarray], labels: tuple[int, ...] | None = None
 ) -> None:
-    """Find every image of each label in a frame of its colour: support sets first and in order, then the targets."""
+    """Find every image of each label in a frame of its colour: support sets, then targets."""
     pixels, colours = np.asarray(picture), label_colours(task.spec.labels)
     assert {rgb for _, rgb in picture.getcolors(1 << 24)} >= set(colours)
     supports = np.concatenate([support.labels.numpy() for support in task.support_sets])
@@ -285,7 +285,7 @@ def _zooms(height: int, width: int) -> list[tuple[int, int]]:
 def _framed(
     pixels: np.ndarray, colour: tuple[int, int, int], sizes: list[tuple[int, int]]
 ) -> tuple[tuple[int, int], list[tuple[int, int]]]:
-    """Return the size of shown images, and the corners of all that stand in a full frame of a colour, row by row."""
+    """Return the size of shown images, and the corners of all in a frame of a colour, by rows."""
     is_colour = (
         (pixels[..., 0] == colour[0])
         & (pixels[..., 1] == colour[1])

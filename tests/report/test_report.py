@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import html.parser
+import importlib.util
 import io
 import json
 import re
@@ -19,15 +20,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from cfsl.cards import verify
+from cfsl.cards.collect import CardFile
+from cfsl.cards.evidence import Evidence
 from cfsl.cards.published import published_cell
 from cfsl.cli.option_values import listed
 from cfsl.errors import SpecError
 from cfsl.learners.registry import LEARNERS
-from cfsl.presets.board import Found, boards
+from cfsl.report import material as report_material
 from cfsl.report.bibliography import ENTRIES, keys_of
-from cfsl.report.clouds import matrices_of, paretos_of
-from cfsl.report.contests import Differences, differences_of, only, rankings_of
-from cfsl.report.evidence import Evidence
+from cfsl.report.board import boards
+from cfsl.report.curves import learning_curves, lines_of
 from cfsl.report.figures import (
     differences_figure,
     lines_figure,
@@ -35,16 +38,17 @@ from cfsl.report.figures import (
     pareto_figure,
     ranking_figure,
 )
+from cfsl.report.forgetting_and_costs import matrices_of, paretos_of
 from cfsl.report.leaderboard import leaderboards, without_repeats
-from cfsl.report.page import Material, page
+from cfsl.report.leaderboard_forms import FORMS, csv_form, latex_form, markdown_form
+from cfsl.report.page import page
+from cfsl.report.rankings import Differences, differences_of, only, rankings_of
 from cfsl.report.remake import remake
-from cfsl.report.series import learning_curves, lines_of
 from cfsl.report.serve import LOOPBACK, Built, server
 from cfsl.report.styles import DARK, LIGHT, styles
-from cfsl.report.table_forms import FORMS, csv_form, latex_form, markdown_form
 from cfsl.report.tables import Entry, text_table
 from cfsl.spec import TaskSpec
-from report_cards import card, cards_of, summary, written
+from report_cards import card, cards_of, changed, material, summary, written
 
 ROOT = Path(__file__).parent.parent.parent
 A3, B3 = TaskSpec.type_a(3), TaskSpec.type_b(3)
@@ -52,12 +56,10 @@ WICKED = "<script>alert(1)</script>"
 PAPER_2 = ["pretrain_tune", "pretrain_tune_replay", "protonet"]
 
 
-def found(learner: str, accuracy: float, spec: TaskSpec = B3, **fields) -> Found:
+def found(learner: str, accuracy: float, spec: TaskSpec = B3, **fields) -> CardFile:
     made = card(learner, spec, accuracy, **fields)
-    return Found(
-        f"cards/{learner}-{spec.task_type}{spec.nss}-{fields.get('profile')}-{fields.get('seed', 0)}.json",
-        made,
-    )
+    ending = f"{fields.get('profile')}-{fields.get('seed', 0)}"
+    return CardFile(f"cards/{learner}-{spec.task_type}{spec.nss}-{ending}.json", made)
 
 
 def board_of(cards, evidence=None):
@@ -83,9 +85,7 @@ def test_who_cannot_be_told_from_the_best_by_a_paired_test_is_marked_too():
         "maml_low": 0.795 + hard + noise - noise.mean(),
         "init_tune": 0.5 + hard,
     }
-    evidence = {
-        one.path: Evidence("ok", (), per_task[one.card["learner"]["name"]]) for one in cards
-    }
+    evidence = {one.path: Evidence("ok", (), per_task[one.card.learner.name]) for one in cards}
     board = board_of(cards, evidence)
     assert (
         marks(board) == {"protonet": "best", "maml_low": "tied", "init_tune": ""}
@@ -108,14 +108,15 @@ def test_without_predictions_the_best_mean_alone_is_marked_and_the_board_says_so
 
 def test_cards_of_other_tasks_are_not_tested_against_each_other():
     cards = [found("protonet", 0.80), found("maml_low", 0.80)]
-    cards[1].card["tasks"]["manifest_fingerprint"] = "0" * 64
+    cards[1] = changed(cards[1], {"tasks.manifest_fingerprint": "0" * 64})
     board = board_of(cards, {one.path: Evidence("ok", (), np.full(5, 0.8)) for one in cards})
     assert marks(board) == {"protonet": "best", "maml_low": ""} and board.untested == ("B3",)
 
 
 def test_of_cards_with_more_and_with_fewer_tasks_those_that_both_have_are_tested():
     cards = [found("protonet", 0.80), found("maml_low", 0.795)]
-    cards[1].card["tasks"] |= {"count": 50, "numbers": [0, 50, 1], "manifest_fingerprint": "0" * 64}
+    fewer = {"count": 50, "numbers": [0, 50, 1], "manifest_fingerprint": "0" * 64}
+    cards[1] = changed(cards[1], {f"tasks.{name}": value for name, value in fewer.items()})
     hard = np.random.default_rng(0).normal(0, 0.1, 600)
     evidence = {
         cards[0].path: Evidence("ok", (), 0.8 + hard),
@@ -124,7 +125,7 @@ def test_of_cards_with_more_and_with_fewer_tasks_those_that_both_have_are_tested
     board = board_of(cards, evidence)
     assert marks(board) == {"protonet": "best", "maml_low": ""} and not board.untested
     assert board.rows[1].cells["B3"].p < 1e-9
-    cards[1].card["tasks"]["numbers"] = [1, 51, 1]
+    cards[1] = changed(cards[1], {"tasks.numbers": [1, 51, 1]})
     assert board_of(cards, evidence).untested == ("B3",)
 
 
@@ -165,8 +166,7 @@ def test_seeds_are_one_cell_and_their_task_accuracies_are_averaged_before_the_te
         found("maml_low", 0.82)
     ]
     evidence = {
-        one.path: Evidence("ok", (), np.full(50, one.card["metrics"]["accuracy"]["mean"]))
-        for one in cards
+        one.path: Evidence("ok", (), np.full(50, one.card.metrics.accuracy.mean)) for one in cards
     }
     board = board_of(cards, evidence)
     cell = next(row for row in board.rows if row.label == "protonet").cells["B3"]
@@ -174,7 +174,7 @@ def test_seeds_are_one_cell_and_their_task_accuracies_are_averaged_before_the_te
     assert set(marks(board).values()) == {"best", "tied"}
 
 
-def test_a_board_all_of_whose_cards_are_on_another_is_shown_once_unless_a_paper_has_numbers_for_it():
+def test_a_board_of_cards_that_are_on_another_is_left_out_unless_a_paper_has_numbers_for_it():
     ours = list(cards_of("table1", ["protonet"], data="glyphs-400x20"))
     assert [board.suite for board in without_repeats(boards(ours))] == ["table1"]
     theirs = list(cards_of("table1", ["protonet"]))
@@ -301,7 +301,7 @@ def test_curves_under_corruption_begin_with_clean_images():
 
 def test_the_front_has_what_nobody_beats_in_all_of_accuracy_memory_and_operations(tmp_path):
     cards = [found("protonet", 0.9), found("maml_low", 0.8), found("init_tune", 0.95)]
-    cards[2].card["metrics"]["atm"]["total"] = 9.0
+    cards[2] = changed(cards[2], {"metrics.atm.total": 9.0})
     pareto = paretos_of([board_of(cards)])[0]
     assert {row["series"]: row["front"] for row in pareto.rows} == {
         "protonet": True,
@@ -358,7 +358,8 @@ def test_paired_differences_are_of_tasks_that_both_went_through(tmp_path):
     cards = [found(name, 0.5, spec) for name in ("protonet", "maml_low") for spec in (B3, A3)]
     hard = np.random.default_rng(0).normal(0, 0.1, 50)
     apart = np.array([0.01, 0.03] * 25)
-    cards[3].card["tasks"]["manifest_fingerprint"] = "0" * 64  # maml_low on A3 had other tasks
+    # maml_low on A3 had other tasks
+    cards[3] = changed(cards[3], {"tasks.manifest_fingerprint": "0" * 64})
     evidence = {one.path: Evidence("ok", (), 0.5 + hard) for one in cards}
     evidence[cards[2].path] = Evidence("ok", (), 0.5 + hard + apart)
     found_out = differences_of([board_of(cards, evidence)], evidence, "protonet")[0]
@@ -377,12 +378,12 @@ def test_figures_of_who_is_better_have_no_interval_for_one_task_and_bear_long_na
     tmp_path, recwarn
 ):
     long = "champion (knows_copies=False, net.embedding=64, net.widths=[16, 24, 48, 64], views=one)"
-    cards = [found("protonet", 1.0), found(long, 0.5)]
-    for one in cards:
-        one.card["metrics"]["accuracy"]["ci95"] = None
+    cards = [
+        changed(one, {"metrics.accuracy.ci95": None})
+        for one in (found("protonet", 1.0), found(long, 0.5))
+    ]
     evidence = {
-        one.path: Evidence("ok", (), np.array([one.card["metrics"]["accuracy"]["mean"]]))
-        for one in cards
+        one.path: Evidence("ok", (), np.array([one.card.metrics.accuracy.mean])) for one in cards
     }
     board = board_of(cards, evidence)
     ranking, apart = rankings_of([board])[0], differences_of([board], evidence, long)[0]
@@ -427,8 +428,7 @@ def test_a_ranking_is_drawn_where_all_are_at_the_end_of_the_axis(tmp_path, accur
 def test_who_is_better_says_of_which_splits():
     cards = [found("protonet", 0.9), found("maml_low", 0.8)]
     others = [
-        Found(f"{one.path}-", {**one.card, "tasks": {**one.card["tasks"], "splits": "official"}})
-        for one in cards
+        changed(one._replace(path=f"{one.path}-"), {"tasks.splits": "official"}) for one in cards
     ]
     places = [
         one.where
@@ -481,7 +481,12 @@ def _run(**changes):
     run = {
         "profile": "quick",
         "learner": {"name": "protonet", "changes": {"metric": "cosine"}, "settings": {}},
-        "data": {"name": "omniglot", "splits": None, "fingerprint": "d", "splits_hash": "e"},
+        "data": {
+            "name": "omniglot",
+            "splits": None,
+            "fingerprint": "d" * 64,
+            "splits_hash": "e" * 64,
+        },
         "split": "test",
         "tasks": 600,
         "task_seed": 0,
@@ -503,7 +508,10 @@ def test_a_card_of_a_bench_tells_the_command_that_makes_it_again():
     assert other.command.endswith("--columns B3 --seeds 3 --tasks 50 --settings settings.json")
     assert json.loads(other.settings) == {"learner": "protonet", "changes": {"metric": "euclidean"}}
     assert remake(_run(split="val")).command == "" and "no cell" in remake(_run(split="val")).note
-    fast = remake(_run(train={"training": {"schedule": {"precision": "bfloat16"}}}))
+    training = _run().training.content()
+    training["schedule"]["precision"] = "bfloat16"
+    run = _run().run.content()
+    fast = remake(_run(train={**run, "training": training}))
     assert fast.command.endswith("--columns B3 --precision bfloat16")
 
 
@@ -553,9 +561,12 @@ class _Reader(html.parser.HTMLParser):
 @pytest.fixture(scope="module")
 def wicked_page() -> str:
     cards = [found(WICKED, 0.9), found("protonet", 0.8), found("maml_low", 0.7)]
-    cards[0].card["learner"]["settings"] = {"</script><img src=x onerror=alert(1)>": "</SCRIPT>"}
-    cards[0].card["circumstances"]["environment"]["processor"] = WICKED
-    return page(Material([f"folder {WICKED}"], cards, damaged=[f"x {WICKED}"], notes=[WICKED]))
+    wicked = {
+        "learner.settings": {"</script><img src=x onerror=alert(1)>": "</SCRIPT>"},
+        "circumstances.environment.processor": WICKED,
+    }
+    cards[0] = changed(cards[0], wicked)
+    return page(material([f"folder {WICKED}"], cards, damaged=[f"x {WICKED}"], notes=[WICKED]))
 
 
 def test_a_wicked_name_is_text_and_nothing_else(wicked_page):
@@ -614,24 +625,34 @@ def test_a_thousand_cards_stay_below_three_megabytes():
         for one in cards_of(suite, names)
     ]
     cards += cards_of("corruption", names, data="slimagenet64")
-    assert len(cards) > 1000 and len(page(Material(["x"], cards)).encode()) < 3_000_000
+    assert len(cards) > 1000 and len(page(material(["x"], cards)).encode()) < 3_000_000
 
 
 def test_an_empty_folder_is_an_empty_page():
-    text = page(Material(["nothing"], []))
+    text = page(material(["nothing"], []))
     assert "There are no result cards here yet." in text and "vegaEmbed=" not in text
 
 
+def test_a_page_without_the_extra_report_has_its_tables_and_says_what_is_missing(monkeypatch):
+    cards = [found("protonet", 0.9)]
+    assert "vegaEmbed=" in page(material(["x"], cards))
+
+    find_spec = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util,
+        "find_spec",
+        lambda name, *rest: None if name == "vl_convert" else find_spec(name, *rest),
+    )
+
+    text = page(material(["x"], cards))
+    assert '<table class="leaderboard' in text and "vegaEmbed=" not in text
+    assert "which need vl-convert-python: pip install cfsl[report]" in text
+
+
 def test_rows_of_one_learner_are_told_apart_by_what_differs_in_their_settings():
-    first, other = found("protonet", 0.9), found("protonet", 0.8)
-    first.card["learner"]["settings"] = {
-        "metric": "cosine",
-        "net": {"filters": 64, "order": "conv-act-norm"},
-    }
-    other.card["learner"]["settings"] = {
-        "metric": "cosine",
-        "net": {"filters": 16, "order": "conv-act-norm"},
-    }
+    settings = {"metric": "cosine", "net": {"filters": 64, "order": "conv-act-norm"}}
+    first = changed(found("protonet", 0.9), {"learner.settings": settings})
+    other = changed(first, {"learner.settings.net.filters": 16})
     labels = [
         label for board in boards([first, other]) if board.suite == "table1" for label in board.rows
     ]
@@ -639,13 +660,12 @@ def test_rows_of_one_learner_are_told_apart_by_what_differs_in_their_settings():
 
 
 def test_settings_have_the_same_name_in_every_column():
-    """Settings that are alone in a column are no others there; the ones that fill most columns need no mention."""
+    """The settings that fill most columns need no mention, even where others are alone."""
     usual = [found("protonet", 0.9, TaskSpec.type_b(nss)) for nss in (3, 5, 10)]
     other = [found("protonet", 0.8, TaskSpec.type_b(3)), found("protonet", 0.7, TaskSpec.type_c(3))]
-    for one in other:
-        one.card["learner"]["settings"] = {"metric": "cosine"}
-    for one in usual:
-        one.card["learner"]["settings"] = {"metric": "euclidean", "added_later": 1}
+    settings = {"metric": "euclidean", "added_later": 1}
+    other = [changed(one, {"learner.settings": {"metric": "cosine"}}) for one in other]
+    usual = [changed(one, {"learner.settings": settings}) for one in usual]
     (board,) = (board for board in boards([*other, *usual]) if board.suite == "table1")
     assert {label: list(row) for label, row in board.rows.items()} == {
         "protonet": ["B3", "B5", "B10"],
@@ -655,7 +675,7 @@ def test_settings_have_the_same_name_in_every_column():
 
 def test_settings_that_a_profile_chose_for_every_column_are_one_row():
     cards = [found("protonet", 0.9, TaskSpec.type_b(nss)) for nss in (3, 5)]
-    cards[1].card["learner"]["settings"] = {"metric": "cosine"}
+    cards[1] = changed(cards[1], {"learner.settings": {"metric": "cosine"}})
     (board,) = (board for board in boards(cards) if board.suite == "table1")
     assert {label: list(row) for label, row in board.rows.items()} == {"protonet": ["B3", "B5"]}
 
@@ -664,7 +684,7 @@ def test_cards_of_no_profile_name_whatever_is_not_usual_on_all_boards():
     """The one card of its learner on its board, but not what that learner is elsewhere."""
     usual = [found("protonet", 0.9, TaskSpec.type_b(nss)) for nss in (3, 5)]
     other = found("protonet", 0.8, TaskSpec.type_b(10), profile=None)
-    other.card["learner"]["settings"] = usual[0].card["learner"]["settings"] | {"metric": "cosine"}
+    other = changed(other, {"learner.settings.metric": "cosine"})
     ranked = [board for board in boards([other, *usual]) if board.suite == "table1"]
     assert {board.profile: list(board.rows) for board in ranked} == {
         "own": ["protonet (metric=cosine)"],
@@ -679,7 +699,7 @@ def test_a_cell_has_one_card_for_every_seed_that_with_the_most_tasks_and_says_wh
         found("pixel_nn", 0.5, seed=1),
     )
     few, many = few._replace(path="a.json"), many._replace(path="b.json")
-    few.card["tasks"]["count"] = 40
+    few = changed(few, {"tasks.count": 40})
     made = [few, many, other_seed]
     (board,) = (board for board in boards(made) if board.suite == "table1")
     assert board.rows == {"pixel_nn": {"B3": [many, other_seed]}} and board.repeats == [few]
@@ -688,13 +708,13 @@ def test_a_cell_has_one_card_for_every_seed_that_with_the_most_tasks_and_says_wh
         assert "40.00" in FORMS[form]([ranked], None) and "1 card is left out" in FORMS[form](
             [ranked], None
         )
-    assert "1 card is left out" in page(Material(["x"], made))
+    assert "1 card is left out" in page(material(["x"], made))
     assert "left out" not in FORMS["text"](leaderboards(boards([many]), {}), None)
 
 
 def test_trainings_of_the_same_seed_are_rows_of_their_own_and_no_training_seeds():
-    usual, fast = found("protonet", 0.9), found("protonet", 0.5)
-    fast.card["checkpoint"]["identity"]["training"]["schedule"]["precision"] = "bfloat16"
+    precision = "checkpoint.identity.training.schedule.precision"
+    usual, fast = found("protonet", 0.9), changed(found("protonet", 0.5), {precision: "bfloat16"})
     (board,) = (board for board in boards([usual, fast]) if board.suite == "table1")
     assert {label: [one.card for one in row["B3"]] for label, row in board.rows.items()} == {
         "protonet": [usual.card],
@@ -703,8 +723,8 @@ def test_trainings_of_the_same_seed_are_rows_of_their_own_and_no_training_seeds(
 
 
 def test_splits_of_one_name_and_other_classes_are_boards_of_their_own():
-    usual, mine = found("protonet", 0.9), found("protonet", 0.5)
-    mine.card["tasks"]["splits_hash"] = "f" * 64
+    usual = found("protonet", 0.9)
+    mine = changed(found("protonet", 0.5), {"tasks.splits_hash": "f" * 64})
     ranked = [board for board in boards([usual, mine]) if board.suite == "table1"]
     assert len({board.splits for board in ranked}) == 2 and all(
         b.splits.startswith("reference ") for b in ranked
@@ -714,8 +734,9 @@ def test_splits_of_one_name_and_other_classes_are_boards_of_their_own():
 
 def test_a_number_that_several_epochs_have_together_says_so_wherever_it_is_shown():
     alone, together = found("protonet", 0.9), found("maml_low", 0.5)
-    metrics = {**together.card["metrics"], "accuracy": summary(0.75)}
-    together.card["ensemble"] = {"members": 5, "metrics": metrics, "macs": together.card["macs"]}
+    metrics = {**together.card.metrics.content(), "accuracy": summary(0.75)}
+    macs = together.card.macs.content()
+    together = changed(together, {"ensemble": {"members": 5, "metrics": metrics, "macs": macs}})
     ranked = [
         board for board in leaderboards(boards([alone, together]), {}) if board.suite == "table1"
     ]
@@ -729,15 +750,14 @@ def test_a_number_that_several_epochs_have_together_says_so_wherever_it_is_shown
         "protonet": "1",
         "maml_low": "5",
     }
-    assert "5 epochs of a run together" in page(Material(["x"], [alone, together]))
+    assert "5 epochs of a run together" in page(material(["x"], [alone, together]))
 
 
 def test_weights_from_another_data_set_are_no_training_seed():
     here, elsewhere = found("protonet", 0.9), found("protonet", 0.5)
-    for one, trained_on in ((here, here.card["tasks"]["data_fingerprint"]), (elsewhere, "f" * 64)):
-        one.card["checkpoint"] = {
-            "identity": {"data": {"fingerprint": trained_on}, "training": {"seed": 0}}
-        }
+    fingerprint = here.card.tasks.data_fingerprint
+    here = changed(here, {"checkpoint.identity.data": {"fingerprint": fingerprint}})
+    elsewhere = changed(elsewhere, {"checkpoint.identity.data": {"fingerprint": "f" * 64}})
     (board,) = (board for board in boards([here, elsewhere]) if board.suite == "table1")
     assert {
         label: [one.card for cell in row.values() for one in cell]
@@ -749,12 +769,13 @@ def test_weights_from_another_data_set_are_no_training_seed():
 
 
 def test_what_is_on_no_board_is_listed():
-    text = page(Material(["x"], [found("protonet", 0.9, TaskSpec.type_b(7))]))
+    text = page(material(["x"], [found("protonet", 0.9, TaskSpec.type_b(7))]))
     assert "Other cards" in text and "7 support sets of 5 classes" in text
 
 
 def test_the_report_starts_without_torch():
-    code = "import sys, cfsl.report.page, cfsl.report.figures, cfsl.cli.reporting; sys.exit('torch' in sys.modules)"
+    modules = "cfsl.report.write, cfsl.report.figures, cfsl.cli.reporting"
+    code = f"import sys, {modules}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
@@ -782,7 +803,7 @@ def bench(tmp_path_factory, data_root) -> Path:
                 name, LEARNERS[name].build(), tasks, {}, Conditions(progressive=True)
             )
             path = folder / "cards" / f"{name}-{spec.task_type}.json"
-            write_card(path, made.card | {"profile": "quick"}, {"": made.answers})
+            write_card(path, made.card.replace(profile="quick"), {"": made.answers})
     return folder
 
 
@@ -798,6 +819,25 @@ def test_the_command_writes_a_page_with_tests_forgetting_tasks_and_answers(run, 
     )
     again = run("report", str(bench), "--out", "page.html", "--no-verify", "--no-pictures")
     assert again.code == 0 and "4 not checked" in (tmp_path / "page.html").read_text()
+
+
+def test_a_report_reads_every_answer_once_and_makes_boards_once(run, bench, monkeypatch):
+    read, made = [], []
+    unpacked, boards_of = verify.unpacked_answers, report_material.boards
+
+    def unpacked_and_noted(content, path, manifest):
+        read.append(path.name)
+        return unpacked(content, path, manifest)
+
+    def boards_and_noted(cards):
+        made.append(len(cards))
+        return boards_of(cards)
+
+    monkeypatch.setattr(verify, "unpacked_answers", unpacked_and_noted)
+    monkeypatch.setattr(report_material, "boards", boards_and_noted)
+    assert run("report", str(bench), "--out", "page.html").code == 0
+    files = sorted(path.name for path in (bench / "cards").glob("*.answers.npz"))
+    assert sorted(read) == files and len(files) == 4 and made == [4]
 
 
 def test_a_copy_of_a_card_is_no_second_seed(run, tmp_path):
@@ -993,12 +1033,12 @@ def test_a_served_page_is_for_this_machine_only(served):
 
 
 def test_a_served_page_asks_for_news_and_a_written_one_does_not():
-    material = Material(["x"], [found("protonet", 0.9)])
-    assert "/version" in page(replace(material, live=True)) and "/version" not in page(material)
+    shown = material(["x"], [found("protonet", 0.9)])
+    assert "/version" in page(replace(shown, live=True)) and "/version" not in page(shown)
 
 
 def test_the_stamp_changes_with_a_card_and_with_nothing_else(tmp_path):
-    from cfsl.cli.reporting import stamp_of
+    from cfsl.report.serve import stamp_of
 
     path = written(tmp_path, found("protonet", 0.9))
     before = stamp_of([tmp_path])

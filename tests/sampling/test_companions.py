@@ -18,8 +18,9 @@ from cfsl.training import objective as objective_module
 from cfsl.training.calibration import training_images
 from cfsl.training.checkpoint import read_checkpoint
 from cfsl.training.look_alikes import nearest_classes
-from cfsl.training.loop import LAST, train
+from cfsl.training.loop import train
 from cfsl.training.objective import objective_of
+from cfsl.training.run_folder import LAST
 from cfsl.training.training_spec import Augmentation, Schedule, Training
 
 SMALL = ProtoNet(net=conv4(8, "conv-act-norm"), metric="cosine")

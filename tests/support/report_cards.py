@@ -1,17 +1,22 @@
-"""Cards made up for tests of the report: of any suite, with numbers that follow a rule."""
+"""Cards that nobody ran, for tests of the report, with numbers that follow from their place."""
 
 from __future__ import annotations
 
 import copy
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from cfsl.cards.card import read_card
-from cfsl.presets.board import Found
+from cfsl.cards.collect import CardFile
+from cfsl.cards.evidence import Evidence
+from cfsl.cards.schema import Card
 from cfsl.presets.suites import SUITES
+from cfsl.report.board import boards
+from cfsl.report.leaderboard import leaderboards, without_repeats
+from cfsl.report.material import Material
 from cfsl.spec import TaskSpec
 
 GOLDEN = Path(__file__).parent.parent / "golden"
@@ -32,7 +37,7 @@ def card(
     seed: int = 0,
     split: str = "test",
     **changes: Any,
-) -> dict[str, Any]:
+) -> Card:
     """Return a card as `read_card` would, without answers."""
     sha = hashlib.sha256(f"{data}{split}{spec.hash}".encode()).hexdigest()
     curve = [0.1 * spec.nss] * (spec.nss + 1)
@@ -117,31 +122,52 @@ def card(
         },
     }
     made |= {"profile": profile} if profile else {}
-    return copy.deepcopy(made | changes)
+    return Card.of(made | changes)
+
+
+def changed(found: CardFile, places: Mapping[str, Any]) -> CardFile:
+    """Return a card with other values at some places, such as tasks.count."""
+    content = copy.deepcopy(found.card.content())
+    for place, value in places.items():
+        *way, last = place.split(".")
+        part = content
+        for key in way:
+            part = part[key]
+        part[last] = value
+    return CardFile(found.path, Card.of(content))
 
 
 def cards_of(
     suite: str, learners: list[str], data: str = "omniglot", **fields: Any
-) -> Iterator[Found]:
+) -> Iterator[CardFile]:
     """Yield a card for every learner and column of a suite.
 
-    Later learners are better, and later columns are harder.
+    Later learners are better, later columns harder.
     """
     for rank, learner in enumerate(learners):
         for place, (column, spec) in enumerate(SUITES[suite].columns(data).items()):
             split = str(SUITES[suite].fixed.get("split", "test"))
-            made = card(
-                learner, spec, 0.5 + 0.1 * rank - 0.01 * place, data=data, split=split, **fields
-            )
-            yield Found(
-                f"cards/{data}-{suite}-{column}-{learner}-{made['checkpoint']['update']}.json", made
-            )
+            accuracy = min(1.0, 0.5 + 0.1 * rank - 0.01 * place)
+            made = card(learner, spec, accuracy, data=data, split=split, **fields)
+            yield CardFile(f"cards/{data}-{suite}-{column}-{learner}-27.json", made)
 
 
-def written(folder: Path, found: Found) -> Path:
+def material(
+    folders: Sequence[str],
+    cards: Sequence[CardFile],
+    evidence: Mapping[str, Evidence] | None = None,
+    **others: Any,
+) -> Material:
+    """Return what goes on a page of these cards."""
+    on_boards, known = boards(cards), evidence or {}
+    shown = leaderboards(without_repeats(on_boards), known)
+    return Material(folders, cards, on_boards, shown, known, **others)
+
+
+def written(folder: Path, found: CardFile) -> Path:
     """Write a card as it is, and return where."""
     path = folder / Path(found.path).name
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(found.card))
+    path.write_text(json.dumps(found.card.content()))
     read_card(path)
     return path

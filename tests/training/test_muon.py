@@ -7,9 +7,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cfsl.training.loop import _optimizer, group_rate
 from cfsl.training.muon import Muon, orthogonal
 from cfsl.training.training_spec import Schedule
+from cfsl.training.training_state import group_rate, optimizer_of
 
 
 @settings(max_examples=30)
@@ -26,7 +26,10 @@ def test_all_directions_come_out_about_equally_long(rows, columns, seed):
 
 
 def test_a_step_on_a_matrix_by_hand():
-    """The gradient is 3 x a rotation: momentum 3 R, ahead 3 R + .95 x 3 R, made orthogonal about R; one step of .1."""
+    """The gradient is 3 R for a rotation R, so momentum is 3 R.
+
+    The step looks ahead, 3 R + .95 x 3 R, which is about R when it is made orthogonal; .1 of it.
+    """
     rotation = torch.tensor([[0.6, -0.8], [0.8, 0.6]])
     weight = torch.zeros(2, 2, requires_grad=True)
     weight.grad = 3 * rotation
@@ -58,7 +61,7 @@ def test_vectors_and_heads_are_no_matrices_and_keep_their_share_of_the_rate():
     schedule = Schedule(
         optimizer="muon", rate=0.05, epochs=1, updates=10, decay="cosine", weight_decay=0.1
     )
-    matrices, others = _optimizer(params, schedule).param_groups
+    matrices, others = optimizer_of(params, schedule).param_groups
     assert [id(weight) for weight in matrices["params"]] == [id(params["conv.weight"])]
     assert [id(weight) for weight in others["params"]] == [
         id(params["head.weight"]),
@@ -76,7 +79,9 @@ def test_vectors_and_heads_are_no_matrices_and_keep_their_share_of_the_rate():
 
 def test_other_optimizers_have_one_rate():
     schedule = Schedule(optimizer="adamw", rate=0.01, epochs=1, updates=10, decay="cosine")
-    (group,) = _optimizer({"weight": torch.zeros(2, 2, requires_grad=True)}, schedule).param_groups
+    (group,) = optimizer_of(
+        {"weight": torch.zeros(2, 2, requires_grad=True)}, schedule
+    ).param_groups
     assert group_rate(group, schedule, 5) == pytest.approx(0.005)
 
 
@@ -84,10 +89,8 @@ def test_a_convolution_moves_as_the_matrix_with_a_row_for_every_output():
     gradient = torch.randn(4, 3, 3, 3, generator=torch.Generator().manual_seed(0))
     conv = torch.zeros(4, 3, 3, 3).contiguous(memory_format=torch.channels_last).requires_grad_()
     flat = torch.zeros(4, 27, requires_grad=True)
-    conv.grad, flat.grad = (
-        gradient.contiguous(memory_format=torch.channels_last),
-        gradient.reshape(4, 27),
-    )
+    conv.grad = gradient.contiguous(memory_format=torch.channels_last)
+    flat.grad = gradient.reshape(4, 27)
     Muon([conv, flat], [], rate=0.1, others_rate=1.0, weight_decay=0.0).step()
     torch.testing.assert_close(conv.detach().reshape(4, 27), flat.detach())
     assert conv.is_contiguous(memory_format=torch.channels_last)

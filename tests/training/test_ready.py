@@ -1,4 +1,4 @@
-"""Ready weights: they can be tried at once, and are never asked about what they were trained on."""
+"""Ready weights can be tried at once, and never answer for classes that they were trained on."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from cfsl.nets.small_resnet import SmallResNet
 from cfsl.spec import TaskSpec
 from cfsl.training import ready
 from cfsl.training.checkpoint import read_notes
-from cfsl.training.loop import best_weights, read_weights, train
+from cfsl.training.loop import train
+from cfsl.training.run_folder import best_weights, read_weights
 from cfsl.training.training_spec import Schedule, Training
 
 NAME = "glyphs-60x12"
@@ -73,29 +74,22 @@ def test_they_are_found_by_data_set_and_by_name(shipped, data):
         ready.ready_named("protonet", "glyphs")
 
 
+SMALL_TASKS = ("--nss", "2", "--n-way", "2")
+
+
+def evaluated(run, *words):
+    """Evaluate the champion on small tasks, by the command line."""
+    return run("eval", "champion", "--data", NAME, *SMALL_TASKS, *words)
+
+
 def test_eval_takes_them_by_itself(shipped, run):
-    result = run(
-        "eval",
-        "champion",
-        "--data",
-        NAME,
-        "--type",
-        "B",
-        "--nss",
-        "2",
-        "--n-way",
-        "2",
-        "--tasks",
-        "2",
-        "--json",
-    )
+    result = evaluated(run, "--type", "B", "--tasks", "2", "--json")
     assert result.code == 0, result.err
     card = json.loads(result.out)
     assert card["checkpoint"]["classes"]
-    named = run(
-        "eval", "champion", "--data", NAME, "--checkpoint", "ready:glyphs", "--type", "B", "--nss", "2", "--n-way", "2",
-        "--tasks", "2", "--json",
-    )  # fmt: skip
+
+    by_name = ("--checkpoint", "ready:glyphs")
+    named = evaluated(run, "--type", "B", "--tasks", "2", "--json", *by_name)
     assert json.loads(named.out)["metrics"]["accuracy"] == card["metrics"]["accuracy"]
 
 
@@ -104,47 +98,19 @@ def test_they_are_refused_on_classes_that_they_were_trained_on(shipped, run, dat
     for split in ("train", "all"):
         with pytest.raises(CheckpointError, match="was trained on"):
             ready.require_unseen(shipped, data, split)
-    turned = tmp_path / "turned.json"
-    turned.write_text(
-        json.dumps(
-            {"train": data.splits["test"], "val": data.splits["val"], "test": data.splits["train"]}
-        )
-    )
-    result = run(
-        "eval",
-        "champion",
-        "--data",
-        NAME,
-        "--splits",
-        str(turned),
-        "--nss",
-        "2",
-        "--n-way",
-        "2",
-        "--tasks",
-        "1",
-    )
+
+    splits = data.splits
+    swapped = {"train": splits["test"], "val": splits["val"], "test": splits["train"]}
+    (tmp_path / "swapped.json").write_text(json.dumps(swapped))
+    result = evaluated(run, "--splits", str(tmp_path / "swapped.json"), "--tasks", "1")
     assert result.code == 2
-    count = len(data.splits["train"])
+    count = len(splits["train"])
     assert f"was trained on {count} of the {count} classes of {NAME}/test" in result.err
 
 
 def test_weights_of_another_net_are_refused(shipped, run):
     tiny = SmallResNet(widths=(4, 8)).model_dump_json()
-    result = run(
-        "eval",
-        "champion",
-        "--data",
-        NAME,
-        "--set",
-        f"net={tiny}",
-        "--nss",
-        "2",
-        "--n-way",
-        "2",
-        "--tasks",
-        "1",
-    )
+    result = evaluated(run, "--set", f"net={tiny}", "--tasks", "1")
     assert result.code == 2
     assert "needs it in shape" in result.err
 
@@ -158,11 +124,8 @@ def test_the_weights_that_come_with_the_package_are_the_champions(name):
         assert shapes == {name: tuple(tensor.shape) for name, tensor in wanted[part].items()}
     notes = read_notes(path)
     assert len(notes["classes"]) == 1200
-    learner, trained = (
-        {"class": "Champion", **Champion().model_dump(mode="json")},
-        notes["identity"]["learner"],
-    )
-    assert trained == learner
+    settings = Champion().model_dump(mode="json")
+    assert notes["identity"]["learner"] == {"class": "Champion", **settings}
 
 
 @pytest.mark.slow

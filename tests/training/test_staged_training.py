@@ -1,4 +1,4 @@
-"""Training in stages: one stage starts from the weights of another, and a frozen embedding is looked up in a table."""
+"""Training in stages: one starts from the weights of another, and looks a frozen embedding up."""
 
 from __future__ import annotations
 
@@ -20,16 +20,17 @@ from cfsl.learners.maml.maml_high import MamlHigh
 from cfsl.learners.maml.maml_low import MamlLow
 from cfsl.learners.maml.metric_start import MetricStart, loss_of_sums
 from cfsl.learners.maml.sca import Sca
-from cfsl.learners.maml.step_tables import Steps, part, taken_over, with_rates
+from cfsl.learners.maml.step_tables import Steps, strip_prefix, taken_over, with_rates
 from cfsl.learners.protonet import ProtoNet
 from cfsl.nets import DenseNet, HighEndNet, SqueezeConv
 from cfsl.nets.convnet import conv4
 from cfsl.nets.layers import parameter_count, running_norm
 from cfsl.runs.run_spec import DataSpec, RunSpec, TrainSpec, learner_spec
 from cfsl.spec import TaskSpec
-from cfsl.training.loop import best_weights, is_whole_and_finished, stages_before, train
+from cfsl.training.loop import train
 from cfsl.training.on_table import TasksOnTable
 from cfsl.training.recipes import recipe_for
+from cfsl.training.run_folder import best_weights, is_whole_and_finished, stages_before
 from cfsl.training.training_spec import PHOTOGRAPHIC, Augmentation, Schedule, Start, Training
 
 DATA = "glyphs-90x12"
@@ -135,9 +136,8 @@ def test_a_head_for_more_labels_keeps_the_units_that_were_drawn_for_those_that_a
     start = {"head.weight": torch.ones(2, 3), "head.bias": torch.ones(2)}
     first = {"head.weight": torch.zeros(4, 3), "head.bias": torch.zeros(4)}
     found = taken_over(first, start, TWO_SETS, TWO_SETS)
-    assert found["head.weight"].sum(dim=1).tolist() == [3, 3, 0, 0] and found[
-        "head.bias"
-    ].tolist() == [1, 1, 0, 0]
+    assert found["head.weight"].sum(dim=1).tolist() == [3, 3, 0, 0]
+    assert found["head.bias"].tolist() == [1, 1, 0, 0]
 
 
 def test_weights_of_another_network_are_refused_by_name_and_shape():
@@ -168,18 +168,17 @@ def test_first_rates_are_set_by_layer():
 def test_a_convolution_from_another_training_has_the_length_it_was_drawn_with_and_answers_alike(
     data,
 ):
-    """Batch norm divides the length out: after a step of rate 0, answers are those of the longer weights."""
+    """Batch norm divides by the length: answers are those of the longer weights."""
     whole = MetricStart(net=HighEndNet(embedding=HIGH.embedding, net=HIGH.net))
     long = whole.init(SHAPE, torch.Generator().manual_seed(3))
     begun = HIGH.started_from(drawn(HIGH), long)
-    assert float(begun["params"]["conv.weight"].norm()) == pytest.approx(
-        float(drawn(HIGH)["params"]["conv.weight"].norm())
-    )
+    lengths = [float(meta["params"]["conv.weight"].norm()) for meta in (begun, drawn(HIGH))]
+    assert lengths[0] == pytest.approx(lengths[1])
 
     images = torch.randn(4, *SHAPE)
     maps = HIGH.embed(begun, images)
-    scales = {name: table[0] for name, table in part(begun["params"], "scales.").items()}
-    norm = running_norm(scales, part(begun["stats"], "targets."))
+    scales = {name: table[0] for name, table in strip_prefix(begun["params"], "scales.").items()}
+    norm = running_norm(scales, strip_prefix(begun["stats"], "targets."))
     features = HIGH.net.forward(begun["params"], norm, maps.view(4, *HIGH.embedding.map_shape()))
     assert torch.allclose(features, whole.embed(long, images), rtol=1e-3, atol=1e-3)
 
@@ -192,7 +191,7 @@ WHOLE = HighEndNet(embedding=HIGH.embedding, net=HIGH.net)
 def test_the_whole_network_is_the_embedding_and_the_small_net_on_its_maps():
     params, stats = WHOLE.init(SHAPE, torch.Generator().manual_seed(0))
     images = torch.randn(3, *SHAPE)
-    deep_params, deep_stats = part(params, "embedding."), part(stats, "embedding.")
+    deep_params, deep_stats = strip_prefix(params, "embedding."), strip_prefix(stats, "embedding.")
     maps = HIGH.embedding.features(deep_params, deep_stats, images, norm="running")
     maps = maps.view(3, *HIGH.embedding.map_shape())
     features = HIGH.net.features(params, stats, maps, norm="running")
@@ -225,7 +224,8 @@ def test_the_inputs_of_a_filter_are_what_a_gradient_step_adds_to_its_weights():
 
 
 def test_sums_of_cosines_by_hand():
-    # Two labels of two classes; each image shown in turn is like the other of its class, and like nothing else.
+    # Two labels of two classes; each image shown in turn is like the other of its class, and unlike
+    # all others.
     unit = torch.eye(4)[:, None, :].expand(4, 2, 4)
     right, wrong = 1.0, 0.0  # a target's sum over its own label, and over the other
     expected = -np.log(np.exp(3 * right) / (np.exp(3 * right) + np.exp(3 * wrong)))

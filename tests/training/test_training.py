@@ -24,11 +24,13 @@ import cfsl
 from cfsl.errors import CheckpointError, LearnerError, SpecError
 from cfsl.harness.devices import available_devices
 from cfsl.learners.base import Moment
+from cfsl.learners.chance import Chance
 from cfsl.learners.maml.maml_high import MamlHigh
 from cfsl.learners.maml.maml_low import MamlLow
 from cfsl.learners.protonet import ProtoNet
 from cfsl.learners.registry import LEARNERS
 from cfsl.learners.tune import pretrain_tune
+from cfsl.metrics.accuracy import summarise, task_accuracies
 from cfsl.nets import DenseNet, SqueezeConv
 from cfsl.nets.convnet import conv4
 from cfsl.nets.layers import batch_norm
@@ -38,20 +40,23 @@ from cfsl.training import objective as objective_module
 from cfsl.training.augment import augment
 from cfsl.training.checkpoint import read_checkpoint, write_checkpoint
 from cfsl.training.events import Epoch, Reports, Saved, Started, Update
-from cfsl.training.loop import (
-    LAST,
-    _begin,
-    _one_update,
-    best_epochs,
-    best_weights,
-    learning_rate,
-    read_weights,
-    train,
-)
+from cfsl.training.loop import train
 from cfsl.training.objective import objective_of
 from cfsl.training.recipes import RECIPES, recipe_for
+from cfsl.training.run_folder import (
+    LAST,
+    best_epochs,
+    best_of,
+    best_weights,
+    identity_of,
+    is_finished,
+    is_whole_and_finished,
+    notes_of_run,
+    read_weights,
+)
 from cfsl.training.tensorboard import tensorboard_log
 from cfsl.training.training_spec import Augmentation, Schedule, Training
+from cfsl.training.training_state import TrainingState, learning_rate
 
 DATA = "glyphs-90x12"
 SMALL = ProtoNet(net=conv4(8, "conv-act-norm"), metric="cosine")
@@ -84,17 +89,16 @@ def tensors(folder: Path) -> dict[str, torch.Tensor]:
     return read_checkpoint(folder / LAST)[0]
 
 
+def history_of(folder: Path) -> list[tuple[int, float, float]]:
+    """Return all of a run's epochs that does not depend on the machine."""
+    history = notes_of_run(folder)["history"]
+    return [(epoch["epoch"], epoch["loss"], epoch["accuracy"]) for epoch in history]
+
+
 def same_run(a: Path, b: Path) -> bool:
     left, right = tensors(a), tensors(b)
-    histories = [
-        [(e["epoch"], e["loss"], e["accuracy"]) for e in read_checkpoint(f / LAST)[1]["history"]]
-        for f in (a, b)
-    ]
-    return (
-        left.keys() == right.keys()
-        and all(left[name].equal(right[name]) for name in left)
-        and histories[0] == histories[1]
-    )
+    same_tensors = left.keys() == right.keys() and all(left[n].equal(right[n]) for n in left)
+    return same_tensors and history_of(a) == history_of(b)
 
 
 @pytest.fixture(scope="module")
@@ -105,7 +109,7 @@ def finished(data, tmp_path_factory) -> Path:
 
 
 def whole(folder: Path, data, training: Training = TRAINING) -> bool:
-    return loop.is_whole_and_finished(folder, training, SMALL, data.fingerprint)
+    return is_whole_and_finished(folder, training, SMALL, data.fingerprint)
 
 
 def renoted(path: Path, change) -> None:
@@ -155,16 +159,15 @@ def test_maps_in_bfloat16_change_the_loss_a_little_and_what_is_learned_is_float3
     losses, gradients = [], []
     for one in (training, in_bfloat16(training)):
         objective = objective_of(SMALL, one, data)
-        run = _begin(objective, one)
+        run = TrainingState.begin(objective, one)
         loss, stats = objective.loss(run.params, run.stats, 0)
         gradients.append(torch.autograd.grad(loss, [run.params["block2.conv.weight"]])[0])
         losses.append(float(loss.detach()))
         assert loss.dtype == gradients[-1].dtype == torch.float32
         assert {tensor.dtype for tensor in stats.values()} == {torch.float32}
     assert losses[0] == pytest.approx(losses[1], rel=0.02)
-    assert (
-        functional.cosine_similarity(gradients[0].flatten(), gradients[1].flatten(), dim=0) > 0.98
-    )
+    one, other = (gradient.flatten() for gradient in gradients)
+    assert functional.cosine_similarity(one, other, dim=0) > 0.98
 
 
 def test_the_maps_of_images_in_bfloat16_are_bfloat16_and_their_features_are_not(monkeypatch):
@@ -204,18 +207,12 @@ class _OwnWeights:
 
 
 def test_a_learner_that_cannot_take_bfloat16_is_told_what_to_do(data):
-    assert (
-        objective_of(_OwnWeights(), TRAINING, data).loss(
-            {"weight": torch.zeros(28 * 28, 8)}, {}, 0
-        )[0]
-        == 0
-    )
-    with pytest.raises(
-        LearnerError, match=r"_OwnWeights fails on images in bfloat16 .* --precision float32"
-    ):
-        objective_of(_OwnWeights(), in_bfloat16(TRAINING), data).loss(
-            {"weight": torch.zeros(28 * 28, 8)}, {}, 0
-        )
+    params = {"weight": torch.zeros(28 * 28, 8)}
+    loss, _ = objective_of(_OwnWeights(), TRAINING, data).loss(params, {}, 0)
+    assert loss == 0
+    says = r"_OwnWeights fails on images in bfloat16 .* --precision float32"
+    with pytest.raises(LearnerError, match=says):
+        objective_of(_OwnWeights(), in_bfloat16(TRAINING), data).loss(params, {}, 0)
 
 
 def test_a_run_in_bfloat16_learns_counts_the_same_operations_and_goes_on_with_the_same_bits(
@@ -223,7 +220,7 @@ def test_a_run_in_bfloat16_learns_counts_the_same_operations_and_goes_on_with_th
 ):
     training = in_bfloat16(TRAINING)
     train(SMALL, training, data, tmp_path / "whole")
-    plain, short = (read_checkpoint(folder / LAST)[1] for folder in (finished, tmp_path / "whole"))
+    plain, short = notes_of_run(finished), notes_of_run(tmp_path / "whole")
     assert short["step_macs"] == plain["step_macs"]
     assert short["history"][-1]["loss"] == pytest.approx(plain["history"][-1]["loss"], rel=0.1)
     assert short["history"][-1]["loss"] != plain["history"][-1]["loss"]
@@ -245,13 +242,13 @@ def test_an_embedding_under_an_inner_loop_may_be_bfloat16_but_not_the_steps_them
         embedding=DenseNet(filters=8, blocks=1, stages=1), net=SqueezeConv(filters=4), steps=2
     )
     objective = objective_of(high, training, data)
-    run = _begin(objective, training)
+    run = TrainingState.begin(objective, training)
     assert objective.loss(run.params, run.stats, 0)[0].isfinite()
     low = objective_of(MamlLow(net=conv4(8, "conv-norm-act"), steps=2), training, data)
     with pytest.raises(
         LearnerError, match="maml_low need float32: train it with --precision float32"
     ):
-        low.loss(_begin(low, training).params, {}, 0)
+        low.loss(TrainingState.begin(low, training).params, {}, 0)
 
 
 def started_again(folder: Path, data) -> int:
@@ -268,13 +265,15 @@ def started_again(folder: Path, data) -> int:
 
 
 def killed(child: int, moment: float, folder: Path, *, writing: bool) -> bool:
-    """Kill a child after so many seconds, or then as soon as it is writing a file; False if it ended before."""
+    """Kill a child after so many seconds, or as soon after as it is writing a file.
+
+    Return False if it ended before.
+    """
     start = time.monotonic()
     while os.waitpid(child, os.WNOHANG) == (0, 0):
         time.sleep(5e-4)
-        if time.monotonic() - start >= moment and (
-            not writing or any(folder.glob(f".*.{child}.part"))
-        ):
+        is_late = time.monotonic() - start >= moment
+        if is_late and (not writing or any(folder.glob(f".*.{child}.part"))):
             os.kill(child, signal.SIGKILL)
             _, status = os.waitpid(child, 0)
             return os.WIFSIGNALED(status)
@@ -282,19 +281,23 @@ def killed(child: int, moment: float, folder: Path, *, writing: bool) -> bool:
 
 
 def kill_again_and_again(folder: Path, kills: int) -> None:
-    """Train in children that are killed, run after run, each from its last kill on; print what happened as JSON.
+    """Train in children that are killed, run after run; print what happened as JSON.
 
-    For a process of its own, with one thread: only that can be forked. It trains for an update first, so that its
-    children find everything imported and are killed while they train, not while they start.
+    This is for a process of its own, with one thread: only such a process can be forked. It trains
+    for an update first, so that its children find everything imported and are killed while they
+    train, not while they start.
     """
     torch.set_num_threads(1)
     data, generator = cfsl.load(DATA), random.Random(4)
+
     brief = TRAINING.replace(schedule=TRAINING.schedule.replace(epochs=1, updates=1))
     train(SMALL, brief, data, folder / "run-0")
     shutil.rmtree(folder / "run-0")
+
     start = time.monotonic()
     os.waitpid(started_again(folder / "run-0", data), 0)
     length, runs, moments, torn = time.monotonic() - start, 1, [], 0
+
     while len(moments) < kills or (folder / f"run-{runs}").exists():
         run = folder / f"run-{runs}"
         moment = generator.uniform(0, length) if len(moments) < kills else float("inf")
@@ -306,6 +309,7 @@ def kill_again_and_again(folder: Path, kills: int) -> None:
             assert len([*run.glob("epoch-*.safetensors")]) <= TRAINING.schedule.keep + 1
         else:
             runs += 1
+
     sys.stdout.write(json.dumps({"runs": runs, "kills": len(moments), "torn": torn}))
 
 
@@ -331,9 +335,8 @@ def test_runs_killed_again_and_again_end_with_the_same_bits_and_leave_nothing_be
         )
         for path in finished.glob("epoch-*"):
             here, there = read_checkpoint(path)[0], read_checkpoint(run / path.name)[0]
-            assert here.keys() == there.keys() and all(
-                here[name].equal(there[name]) for name in here
-            )
+            assert here.keys() == there.keys()
+            assert all(here[name].equal(there[name]) for name in here)
 
 
 class StopError(Exception):
@@ -348,7 +351,7 @@ def test_a_run_stopped_after_every_epoch_ends_with_the_same_bits(data, finished,
     for epoch in range(6):
         with pytest.raises(StopError):
             train(SMALL, TRAINING, data, tmp_path, stop)
-        assert len(read_checkpoint(tmp_path / LAST)[1]["history"]) == epoch + 1
+        assert len(notes_of_run(tmp_path)["history"]) == epoch + 1
     train(SMALL, TRAINING, data, tmp_path)
     assert same_run(finished, tmp_path)
 
@@ -383,7 +386,7 @@ def test_every_optimizer_goes_on_with_its_memory(data, tmp_path, optimizer, memo
 
 def test_a_checkpoint_holds_everything_that_a_run_is_made_of(data, finished):
     saved, notes = read_checkpoint(finished / LAST)
-    run = _begin(objective_of(SMALL, TRAINING, data), TRAINING)
+    run = TrainingState.begin(objective_of(SMALL, TRAINING, data), TRAINING)
     for part, wanted in (("params", run.params), ("stats", run.stats), ("average", run.average)):
         assert {path for path in saved if path.startswith(f"{part}/")} == {
             f"{part}/{name}" for name in wanted
@@ -468,17 +471,15 @@ def test_another_seed_is_another_run(data, finished, tmp_path):
 
 
 def test_a_checkpoint_of_another_run_is_refused_with_the_difference(data, finished):
-    with pytest.raises(
-        CheckpointError, match=r"training\.schedule\.rate is 0.003 there and 0.01 here"
-    ):
-        train(
-            SMALL, TRAINING.replace(schedule=TRAINING.schedule.replace(rate=0.01)), data, finished
-        )
+    training = TRAINING.replace(schedule=TRAINING.schedule.replace(rate=0.01))
+    says = r"training\.schedule\.rate is 0.003 there and 0.01 here"
+    with pytest.raises(CheckpointError, match=says):
+        train(SMALL, training, data, finished)
 
 
 def test_only_the_best_epochs_and_the_last_state_stay_on_disk(finished):
     names = sorted(path.name for path in finished.iterdir())
-    history = read_checkpoint(finished / LAST)[1]["history"]
+    history = notes_of_run(finished)["history"]
     best = sorted(
         sorted(history, key=lambda e: (-e["accuracy"], e["epoch"]))[:2], key=lambda e: e["epoch"]
     )
@@ -486,27 +487,21 @@ def test_only_the_best_epochs_and_the_last_state_stay_on_disk(finished):
 
 
 def test_the_best_weights_are_those_of_the_best_epoch(data, finished):
-    history = read_checkpoint(finished / LAST)[1]["history"]
-    from cfsl.harness.evaluate import evaluate
-    from cfsl.metrics.accuracy import task_accuracies
-
+    history = notes_of_run(finished)["history"]
     validation = cfsl.Tasks(data, TASK, split="val", numbers=range(10))
-    accuracy = task_accuracies(
-        evaluate(SMALL, validation, best_weights(finished), law=False)
-    ).mean()
+    trace = cfsl.evaluate(SMALL, validation, best_weights(finished), law=False)
+    accuracy = task_accuracies(trace).mean()
     assert accuracy == pytest.approx(max(e["accuracy"] for e in history), abs=0.021)
     next_best = best_weights(finished, rank=1)
     assert not next_best["params"]["scale"].equal(best_weights(finished)["params"]["scale"])
-    assert (
-        len(best_epochs(finished, 2)) == 2
-        and best_epochs(finished, 1) == best_epochs(finished, 2)[:1]
-    )
+    assert len(best_epochs(finished, 2)) == 2
+    assert best_epochs(finished, 1) == best_epochs(finished, 2)[:1]
     with pytest.raises(CheckpointError, match=r"keeps 2 epochs \(the best 2 of 6\), not 3"):
         best_weights(finished, rank=2)
 
 
 def test_training_lowers_the_loss(finished):
-    history = read_checkpoint(finished / LAST)[1]["history"]
+    history = notes_of_run(finished)["history"]
     assert history[-1]["loss"] < 0.9 * history[0]["loss"]
 
 
@@ -554,8 +549,6 @@ def test_a_checkpoint_is_written_whole_or_not_at_all(tmp_path):
 
 
 def test_a_learner_that_cannot_be_trained_says_so(data, tmp_path):
-    from cfsl.learners.chance import Chance
-
     with pytest.raises(LearnerError, match="Chance is not trained on tasks"):
         train(Chance(), TRAINING, data, tmp_path)
 
@@ -609,24 +602,19 @@ def test_no_augmentation_changes_nothing_and_quarter_turns_are_shared_by_a_class
 def test_a_shift_moves_the_image_by_about_that_much():
     image = torch.zeros(200, 1, 21, 21)
     image[:, :, 10, 10] = 1
-    moved = augment(
-        image,
-        torch.zeros(200, dtype=torch.int64),
-        Augmentation(shift=2.0),
-        torch.Generator().manual_seed(0),
-    )
-    rows = (moved.sum(dim=(1, 3)) * torch.arange(21)).sum(dim=1) / moved.sum(dim=(1, 2, 3)).clamp(
-        min=1e-6
-    )
+    classes, generator = torch.zeros(200, dtype=torch.int64), torch.Generator().manual_seed(0)
+    moved = augment(image, classes, Augmentation(shift=2.0), generator)
+    mass = moved.sum(dim=(1, 2, 3)).clamp(min=1e-6)
+    rows = (moved.sum(dim=(1, 3)) * torch.arange(21)).sum(dim=1) / mass
     assert float(rows.std()) == pytest.approx(2.0 / 3**0.5, abs=0.15)
     assert float((rows - 10).abs().max()) < 2.01
 
 
 def test_the_average_of_the_weights_moves_a_tenth_of_the_way(data):
     objective = objective_of(SMALL, TRAINING, data)
-    run = _begin(objective, TRAINING)
+    run = TrainingState.begin(objective, TRAINING)
     before = {name: tensor.clone() for name, tensor in run.average.items()}
-    _one_update(run, objective, TRAINING.schedule)
+    run.make_update(objective, TRAINING.schedule)
     for name, old in before.items():
         assert torch.allclose(
             run.average[name], 0.9 * old + 0.1 * run.params[name].detach(), atol=1e-6
@@ -635,8 +623,8 @@ def test_the_average_of_the_weights_moves_a_tenth_of_the_way(data):
     assert all(moved) and run.learned()["params"]["scale"] is run.average["scale"]
 
 
-def test_a_loss_that_is_not_finite_stops_the_run_and_is_never_saved(data, tmp_path, monkeypatch):
-    class Diverging:
+def test_a_loss_that_is_not_finite_stops_the_run_and_is_never_saved(data, tmp_path):
+    class Diverging(Chance):
         def init(self, image_shape, generator):
             return {"params": {"w": torch.ones(1)}, "stats": {}}
 
@@ -644,7 +632,6 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_is_never_saved(data, tmp_pa
             worth = params["w"].sum() * (float("inf") if moment.epoch == 1 else 1.0)
             return worth, stats
 
-    monkeypatch.setattr(loop, "_accuracy", lambda *_: 0.5)
     with pytest.raises(
         LearnerError, match="the loss became inf at update 7; lower the learning rate"
     ):
@@ -683,8 +670,8 @@ def test_weights_optimizer_and_batches_live_on_the_device(data, finished, monkey
             return params["scale"] * batch.target_images.sum(), stats
 
     objective = objective_of(Witness(), TRAINING, data)
-    run = _begin(objective, TRAINING, "meta")
-    loop._resume(run, finished / LAST, read_checkpoint(finished / LAST)[1]["identity"])
+    run = TrainingState.begin(objective, TRAINING, "meta")
+    run.resume(finished, notes_of_run(finished)["identity"])
     assert run.update == 36
     loss, _ = objective.loss(run.params, run.stats, 0)
     assert loss.device.type == "meta" and seen == 6 * ["meta"]
@@ -699,7 +686,7 @@ def test_weights_optimizer_and_batches_live_on_the_device(data, finished, monkey
     assert memory and {value.device.type for value in memory} == {"meta"}
     pretraining = TRAINING.replace(iid=True, schedule=TRAINING.schedule.replace(batch=4))
     objective = objective_of(pretrain_tune(net=conv4(8, "conv-norm-act")), pretraining, data)
-    run = _begin(objective, pretraining, "meta")
+    run = TrainingState.begin(objective, pretraining, "meta")
     assert objective.loss(run.params, run.stats, 0)[0].device.type == "meta"
 
 
@@ -711,7 +698,7 @@ def test_validation_happens_on_the_device(data, tmp_path, monkeypatch):
         raise StopError
 
     monkeypatch.setattr(loop, "require_device", lambda name: None)
-    monkeypatch.setattr(loop, "_one_epoch", lambda run, *_: Epoch(0, 1.0, 0.0, 1.0))
+    monkeypatch.setattr(TrainingState, "make_update", lambda *_: 1.0)
     monkeypatch.setattr(loop, "evaluate", accept)
     with pytest.raises(StopError):
         train(SMALL, TRAINING, data, tmp_path, device="meta")
@@ -755,7 +742,7 @@ def test_a_tensorboard_log_goes_on_without_a_step_twice_or_missing(data, finishe
         assert [step for step, _ in written[tag]] == list(range(1, 37))
     rates = [learning_rate(TRAINING.schedule, update) for update in range(36)]
     assert [value for _, value in written["rate"]] == pytest.approx(rates)
-    history = read_checkpoint(finished / LAST)[1]["history"]
+    history = notes_of_run(finished)["history"]
     last_losses = [value for _, value in written["loss"][-6:]]
     assert np.mean(last_losses) == pytest.approx(history[-1]["loss"], rel=1e-5)
     assert written["validation_accuracy"] == [
@@ -802,19 +789,13 @@ def changed(images: torch.Tensor, augmentation: Augmentation) -> torch.Tensor:
 def is_uniform(values: torch.Tensor, most: float, rel: float = 0.1) -> bool:
     """Whether values are spread over (-most, most) as uniform ones are."""
     spread = float(values.std()) == pytest.approx(most / 3**0.5, rel=rel)
-    return (
-        spread
-        and abs(float(values.mean())) < 0.15 * most
-        and float(values.abs().max()) < 1.05 * most
-    )
+    centred = abs(float(values.mean())) < 0.15 * most
+    return spread and centred and float(values.abs().max()) < 1.05 * most
 
 
 def test_a_rotation_turns_everything_about_the_middle_by_the_same_angle():
-    above, right = (
-        changed(dots(-10, 0), Augmentation(degrees=20.0)),
-        changed(dots(0, 10), Augmentation(degrees=20.0)),
-    )
-    (rows, columns), (rows_right, columns_right) = places(above), places(right)
+    rows, columns = places(changed(dots(-10, 0), Augmentation(degrees=20.0)))
+    rows_right, columns_right = places(changed(dots(0, 10), Augmentation(degrees=20.0)))
     angles = torch.rad2deg(torch.atan2(columns, -rows))
     assert is_uniform(angles, 20.0)
     assert torch.allclose(angles, torch.rad2deg(torch.atan2(rows_right, columns_right)), atol=0.5)
@@ -848,10 +829,8 @@ def test_an_elastic_field_bends_by_its_deviation():
     for images in (ramp, ramp.transpose(2, 3)):
         moved = changed(images, Augmentation(elastic=0.05)) - images
         middle = moved[:, 0, SIDE // 2, SIDE // 2]
-        assert (
-            float(middle.std()) == pytest.approx(0.05, rel=0.05)
-            and abs(float(middle.mean())) < 0.005
-        )
+        assert float(middle.std()) == pytest.approx(0.05, rel=0.05)
+        assert abs(float(middle.mean())) < 0.005
 
 
 def test_what_comes_in_from_outside_repeats_the_border():
@@ -945,7 +924,7 @@ def test_pretraining_draws_anew_every_update_and_starts_with_a_small_head(data):
         iid=True, schedule=TRAINING.schedule.replace(batch=8), augmentation=Augmentation()
     )
     objective = objective_of(pretrain_tune(net=conv4(8, "conv-norm-act")), training, data)
-    run = _begin(objective, training)
+    run = TrainingState.begin(objective, training)
     losses = [
         float(objective.loss(run.params, run.stats, update)[0].detach()) for update in (0, 1, 0)
     ]
@@ -975,25 +954,20 @@ class Slope:
 @pytest.mark.parametrize(
     ("optimizer", "slope", "weights"),
     [
-        ("sgd", 1.0, [0.895, 0.696025]),  # 1 - .1 x 1.05; .895 - .1 x (.9 x 1.05 + 1 + .05 x .895)
-        (
-            "adam",
-            0.0,
-            [0.9, 0.8],
-        ),  # the decay is all of the gradient, and Adam makes it a full step
-        (
-            "adamw",
-            0.0,
-            [0.995, 0.990025],
-        ),  # the decay is apart from the gradient: (1 - .1 x .05) twice
+        # 1 - .1 x 1.05; .895 - .1 x (.9 x 1.05 + 1 + .05 x .895)
+        ("sgd", 1.0, [0.895, 0.696025]),
+        # The decay is the whole gradient, and Adam makes it a full step.
+        ("adam", 0.0, [0.9, 0.8]),
+        # The decay is apart from the gradient: (1 - .1 x .05) twice.
+        ("adamw", 0.0, [0.995, 0.990025]),
     ],
 )
 def test_optimizers_by_hand(optimizer, slope, weights):
     schedule = Schedule(epochs=1, updates=2, optimizer=optimizer, rate=0.1, weight_decay=0.05)
-    run = _begin(Slope(slope), TRAINING.replace(schedule=schedule))
+    run = TrainingState.begin(Slope(slope), TRAINING.replace(schedule=schedule))
     found = []
     for _ in range(2):
-        _one_update(run, Slope(slope), schedule)
+        run.make_update(Slope(slope), schedule)
         found.append(float(run.params["w"].detach()))
     assert found == pytest.approx(weights, abs=2e-3 if optimizer == "adam" else 1e-5)
 
@@ -1010,32 +984,30 @@ def test_patience_is_how_many_epochs_may_pass_without_a_better_one():
         ((0.5, 0.4, 0.5), True),
         ((0.5, 0.6, 0.5), False),
     ):
-        assert loop._is_out_of_patience(finished_with(*accuracies), schedule) is is_out
-    assert not loop._is_out_of_patience(finished_with(0.5, 0.4, 0.5), Schedule())
+        assert is_finished(0, finished_with(*accuracies), schedule) is is_out
+    assert not is_finished(0, finished_with(0.5, 0.4, 0.5), Schedule())
 
 
 def test_of_epochs_that_are_equally_good_the_earlier_is_better():
-    assert loop._best_epochs(finished_with(0.2, 0.7, 0.5, 0.7), 3) == [1, 3, 2]
+    assert best_of(finished_with(0.2, 0.7, 0.5, 0.7), 3) == [1, 3, 2]
 
 
 def test_validation_is_on_the_validation_split_and_weights_are_known_by_data_and_split(
     data, finished
 ):
     validation = cfsl.Tasks(data, TASK, split="val", numbers=range(10))
-    history = read_checkpoint(finished / LAST)[1]["history"]
+    history = notes_of_run(finished)["history"]
     best = best_epochs(finished, 1)[0]
-    assert (
-        loop._accuracy(SMALL, best_weights(finished), validation, "cpu")
-        == history[best]["accuracy"]
-    )
-    identity = loop._identity(SMALL, TRAINING, data)
+    trace = cfsl.evaluate(SMALL, validation, best_weights(finished), law=False)
+    assert summarise(task_accuracies(trace)).mean == history[best]["accuracy"]
+    identity = identity_of(SMALL, TRAINING, data)
     assert identity["data"] == {"fingerprint": data.fingerprint, "splits": data.splits_name}
     assert identity["learner"]["metric"] == "cosine" and identity["learner"]["class"] == "ProtoNet"
 
 
 def test_first_weights_come_from_the_seed(data):
     first, again, other = (
-        _begin(objective_of(SMALL, TRAINING, data), TRAINING.replace(seed=seed)).params
+        TrainingState.begin(objective_of(SMALL, TRAINING, data), TRAINING.replace(seed=seed)).params
         for seed in (0, 0, 1)
     )
     name = next(name for name, tensor in first.items() if tensor.ndim == 4)
@@ -1043,10 +1015,8 @@ def test_first_weights_come_from_the_seed(data):
 
 
 def test_an_optimizer_gets_its_memory_back_in_the_layout_of_the_weights(data, finished):
-    run = _begin(objective_of(SMALL, TRAINING, data), TRAINING)
-    loop._resume(run, finished / LAST, loop._identity(SMALL, TRAINING, data))
+    run = TrainingState.begin(objective_of(SMALL, TRAINING, data), TRAINING)
+    run.resume(finished, identity_of(SMALL, TRAINING, data))
     for parameter, slots in run.optimizer.state.items():
-        assert (
-            slots["exp_avg"].stride() == parameter.stride()
-            and slots["exp_avg_sq"].stride() == parameter.stride()
-        )
+        assert slots["exp_avg"].stride() == parameter.stride()
+        assert slots["exp_avg_sq"].stride() == parameter.stride()

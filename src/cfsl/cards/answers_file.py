@@ -1,14 +1,22 @@
-"""The answers beside a card: an .npz file with what is needed, beside the tasks, to work out its numbers again.
+"""The answers beside a card: an .npz file from which, with its tasks, its numbers are worked out.
 
-For the learner, and under names that begin with "ensemble." for the ensemble if there is one, it holds
+It holds these arrays for the learner and, under names that begin with "ensemble.", for the ensemble
+if there is one:
 
-    predicted           the label of every target, -1 without an answer           integers, tasks x targets
-    log_likelihood      the log of the probability of the right label             float16, tasks x targets
-    confidence          the largest probability, where the answer is not right    float16, one after the other
-    state_bytes         kept before the first support set, then after each        integers, tasks (or 1) x nss + 1
-    bookkeeping_bytes   how many of them are counts, labels and the like          integers, tasks (or 1) x nss + 1
-    support_bytes       bytes of all support images of a task                     one integer
-    progressive         the label after every support set, if that was asked      integers, tasks x nss x targets
+predicted           the label of every target, -1 without an answer
+                    integers, tasks x targets
+log_likelihood      the log of the probability of the right label
+                    float16, tasks x targets
+confidence          the largest probability, of the targets whose answer is not right
+                    float16, one after the other
+state_bytes         bytes kept before the first support set, then after each
+                    integers, tasks (or 1) x nss + 1
+bookkeeping_bytes   how many of these bytes are counts, labels and the like
+                    integers, tasks (or 1) x nss + 1
+support_bytes       bytes of all support images of a task
+                    one integer
+progressive         the label after every support set, if the learner was asked for it
+                    integers, tasks x nss x targets
 
 Right labels and groups are not in it: they come from the manifest of the tasks.
 """
@@ -49,15 +57,16 @@ _ROUNDING = 0.01
 
 
 def write_answers(path: Path, answers: Mapping[str, Answers]) -> None:
-    """Write the answers of the learner ("") and of the ensemble ("ensemble"), rounded, whole or not at all.
+    """Write the answers of the learner ("") and of the ensemble ("ensemble"), whole or not at all.
 
-    The same answers give the same bytes, as long as zlib is the same.
+    They are rounded. The same answers give the same bytes, as long as zlib is the same.
     """
     arrays = {
-        f"{part}.{name}" if part else name: a
-        for part, of in answers.items()
-        for name, a in _packed(of).items()
+        f"{part}.{name}" if part else name: array
+        for part, given in answers.items()
+        for name, array in _packed(given).items()
     }
+
     with written_whole(path) as out, zipfile.ZipFile(out, "w") as archive:
         for name, array in arrays.items():
             content = io.BytesIO()
@@ -68,9 +77,10 @@ def write_answers(path: Path, answers: Mapping[str, Answers]) -> None:
 
 
 def _packed(answers: Answers) -> dict[str, np.ndarray]:
-    """Return the arrays of one run, as small as they can be without losing a bit of the rounded answers."""
+    """Return the arrays of one run, as small as they can be without losing a bit."""
     answers = rounded(answers)
     wrong = answers.predicted != answers.labels
+
     packed = {
         "predicted": _smallest(answers.predicted),
         "log_likelihood": answers.log_likelihood.astype("<f2"),
@@ -79,6 +89,7 @@ def _packed(answers: Answers) -> dict[str, np.ndarray]:
         "bookkeeping_bytes": _smallest(_one_row(answers.bookkeeping_bytes)),
         "support_bytes": np.array(answers.support_bytes, "<i8"),
     }
+
     if answers.progressive is not None:
         packed["progressive"] = _smallest(answers.progressive)
     return packed
@@ -97,9 +108,18 @@ def _one_row(array: np.ndarray) -> np.ndarray:
 
 
 def read_answers(path: Path, manifest: Manifest) -> dict[str, Answers]:
-    """Read what `write_answers` wrote of these tasks; refuse what no learner can have answered to them."""
+    """Read the answers to the tasks of a manifest; refuse what no learner can have answered."""
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise CardError(f"{path} cannot be read: {error.strerror or error}") from error
+    return unpacked_answers(content, path, manifest)
+
+
+def unpacked_answers(content: bytes, path: Path, manifest: Manifest) -> dict[str, Answers]:
+    """Return the answers in the content of a file, as `read_answers` does."""
     parts: dict[str, dict[str, np.ndarray]] = {}
-    for name, array in _arrays(path).items():
+    for name, array in _arrays(content, path).items():
         part, _, field = name.rpartition(".")
         parts.setdefault(part, {})[field] = array
     try:
@@ -108,22 +128,21 @@ def read_answers(path: Path, manifest: Manifest) -> dict[str, Answers]:
         raise CardError(f"{path}: {error}") from None
 
 
-def _arrays(path: Path) -> dict[str, np.ndarray]:
-    """Read the arrays, but no code, and not more than answers can need."""
+def _arrays(content: bytes, path: Path) -> dict[str, np.ndarray]:
+    """Return the arrays in a file, but no code, and not more than answers can need."""
     try:
-        with zipfile.ZipFile(path) as archive:
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
             size = sum(member.file_size for member in archive.infolist())
         if size > MOST_BYTES:
             raise CardError(
                 f"{path} unpacks to {size:,} bytes; more than {MOST_BYTES:,} are refused"
             )
-        with np.load(path, allow_pickle=False) as file:
+        with np.load(io.BytesIO(content), allow_pickle=False) as file:
             return {name: np.asarray(file[name]) for name in file.files}
     except CardError:
         raise
-    except (
-        Exception
-    ) as error:  # zipfile, zlib and numpy's header reader raise a dozen kinds for damaged files
+    except Exception as error:
+        # zipfile, zlib and numpy's reader of headers raise a dozen kinds for damaged files.
         raise CardError(f"{path} cannot be read as the answers of a card: {error}") from error
 
 
@@ -135,40 +154,46 @@ def _unpacked(arrays: Mapping[str, np.ndarray], manifest: Manifest) -> Answers:
         raise CardError(f"there is an unknown array '{min(unknown)}'")
     labels = manifest.plan.target_labels.astype(np.int64)
     (tasks, targets), spec = labels.shape, manifest.spec
+
     predicted = _integers(arrays, "predicted", (tasks, targets), spec.labels - 1, NO_ANSWER)
-    own = _halves(arrays, "log_likelihood", (tasks, targets))
+    log_likelihood = _halves(arrays, "log_likelihood", (tasks, targets))
     wrong = predicted != labels
-    confidence = np.exp(own)
+    confidence = np.exp(log_likelihood)
     confidence[wrong] = _halves(arrays, "confidence", (int(wrong.sum()),))
-    _require_likely(predicted, own, confidence, wrong, spec.labels)
+    _require_likely(predicted, log_likelihood, confidence, wrong, spec.labels)
+
     state, bookkeeping = (
         _integers(arrays, name, (_rows(arrays[name], tasks), spec.nss + 1))
         for name in ("state_bytes", "bookkeeping_bytes")
     )
-    support_bytes = int(_integers(arrays, "support_bytes", ()))
-    if support_bytes == 0 or support_bytes % (4 * spec.support_images):
-        raise CardError(
-            f"support_bytes is {support_bytes}, which is not that of {spec.support_images} images"
-        )
     if (bookkeeping > state).any():
         raise CardError("bookkeeping_bytes is above state_bytes")
+
     progressive = None
     if "progressive" in arrays:
-        progressive = _integers(
-            arrays, "progressive", (tasks, spec.nss, targets), spec.labels - 1, NO_ANSWER
-        )
+        shape = (tasks, spec.nss, targets)
+        progressive = _integers(arrays, "progressive", shape, spec.labels - 1, NO_ANSWER)
+
     return Answers(
         predicted=predicted,
-        log_likelihood=own,
+        log_likelihood=log_likelihood,
         confidence=confidence,
         labels=labels,
         groups=manifest.plan.target_groups.astype(np.int64),
         state_bytes=np.broadcast_to(state, (tasks, spec.nss + 1)),
         bookkeeping_bytes=np.broadcast_to(bookkeeping, (tasks, spec.nss + 1)),
-        support_bytes=support_bytes,
+        support_bytes=_support_bytes(arrays, spec.support_images),
         progressive=None if progressive is None else progressive.astype(np.int32),
         seen=None if progressive is None else groups_seen(spec),
     )
+
+
+def _support_bytes(arrays: Mapping[str, np.ndarray], images: int) -> int:
+    """Return the bytes of all support images of a task."""
+    support_bytes = int(_integers(arrays, "support_bytes", ()))
+    if support_bytes == 0 or support_bytes % (4 * images):
+        raise CardError(f"support_bytes is {support_bytes}, which is not that of {images} images")
+    return support_bytes
 
 
 def _rows(array: np.ndarray, tasks: int) -> int:
@@ -188,6 +213,7 @@ def _integers(
         raise CardError(
             f"{name} is {array.dtype} {array.shape}; integers {shape} are needed for these tasks"
         )
+
     if array.size and (array.min() < lowest or array.max() > highest):
         raise CardError(
             f"{name} goes from {array.min()} to {array.max()}; {lowest} to {highest} is possible"
@@ -207,22 +233,28 @@ def _halves(arrays: Mapping[str, np.ndarray], name: str, shape: tuple[int, ...])
 
 
 def _require_likely(
-    predicted: np.ndarray, own: np.ndarray, confidence: np.ndarray, wrong: np.ndarray, labels: int
+    predicted: np.ndarray,
+    log_likelihood: np.ndarray,
+    confidence: np.ndarray,
+    wrong: np.ndarray,
+    labels: int,
 ) -> None:
     """Refuse probabilities that no softmax gives, as far as rounding lets one tell."""
-    unanswered, right = predicted == NO_ANSWER, np.exp(own)
+    unanswered, right = predicted == NO_ANSWER, np.exp(log_likelihood)
     least, most = (1 - _ROUNDING) / labels, 1 + _ROUNDING
+
     impossible = {
-        "log_likelihood is above 0": own > 0,
+        "log_likelihood is above 0": log_likelihood > 0,
         "confidence is above 1": confidence > 1,
         "confidence is below what the surest of all labels must have": confidence < least,
         "log_likelihood is above that of the predicted label": right > confidence * most,
         "log_likelihood and confidence leave more than 1 for all labels": wrong
         & ~unanswered
         & (right + confidence > most),
-        "a target without an answer has a likelihood": unanswered & (own > -math.inf),
+        "a target without an answer has a likelihood": unanswered & (log_likelihood > -math.inf),
         "a target without an answer is not counted as sure": unanswered & (confidence != 1),
     }
+
     for what, where in impossible.items():
         if where.any():
             raise CardError(f"{what}, in {where.sum()} targets")

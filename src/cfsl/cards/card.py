@@ -1,7 +1,8 @@
-"""A result card: one JSON file that says what was run, on what, and what came out. docs/results.md has every key.
+"""A result card: a JSON file that says what was run, on what, and what came out.
 
-What differs from run to run (time, hardware) is under "circumstances"; all else is the same for the same run. Beside a
-card are the answers that its numbers were measured from (see `sidecar.py`), so that everybody can check them.
+What differs each time that a run is done (time, hardware) is under "circumstances"; all else is the
+same for the same run. Beside a card lie the answers that its numbers were measured from (see
+`answers_file.py`), so that everybody can check them. docs/results.md explains every key.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from cfsl.cards.answers_file import write_answers
+from cfsl.cards.schema import Card, CardTasks, SchemaError
 from cfsl.errors import CardError
 from cfsl.files import written_whole
 from cfsl.metrics.accuracy import summarise, task_accuracies, task_cross_entropies
@@ -31,23 +33,36 @@ from cfsl.metrics.memory import atm
 FORMAT = 2
 RESULT = "result"
 """The kind of a card that states no other."""
-Card: TypeAlias = dict[str, Any]
+Content: TypeAlias = dict[str, Any]
+"""The keys and values of a card's file, before anybody has checked them."""
 _NEEDED = ("learner", "tasks", "metrics", "macs")
-_DECIDE_TASKS = ("data_fingerprint", "splits_hash", "split", "spec_hash", "seed", "sampler")
-"""What decides the tasks of a card, but for how many they are and where they begin."""
 _WITH_NUMBERS = ("metrics", "ensemble", "checkpoint", "history")
 _NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
-def share_tasks(cards: Iterable[Mapping[str, Any]]) -> bool:
-    """Tell whether cards are of the same tasks as far as each of them goes: whoever has fewer has the first ones."""
-    of_count: dict[int, set[str]] = {}
-    draws = set()
-    for tasks in (card["tasks"] for card in cards):
-        of_count.setdefault(tasks["count"], set()).add(tasks["manifest_fingerprint"])
-        first, _, step = tasks.get("numbers") or (0, None, 1)
-        draws.add((*(tasks[name] for name in _DECIDE_TASKS), first, step))
-    return len(draws) == 1 and all(len(prints) == 1 for prints in of_count.values())
+def share_tasks(cards: Iterable[Card]) -> bool:
+    """Tell whether cards are of the same tasks; one with fewer tasks must have the first."""
+    fingerprints: dict[int, set[str]] = {}
+    drawings = set()
+    for tasks in (card.tasks for card in cards):
+        fingerprints.setdefault(tasks.count, set()).add(tasks.manifest_fingerprint)
+        drawings.add(_drawing(tasks))
+
+    return len(drawings) == 1 and all(len(same) == 1 for same in fingerprints.values())
+
+
+def _drawing(tasks: CardTasks) -> tuple[Any, ...]:
+    """Return what decides the tasks of a card, apart from how many they are."""
+    return (
+        tasks.data_fingerprint,
+        tasks.splits_hash,
+        tasks.split,
+        tasks.spec_hash,
+        tasks.seed,
+        tasks.sampler,
+        tasks.task_numbers.start,
+        tasks.task_numbers.step,
+    )
 
 
 def measurements(run: Scorable) -> dict[str, Any]:
@@ -67,108 +82,133 @@ def measurements(run: Scorable) -> dict[str, Any]:
         },
         "group_accuracy": [float(value) for value in group_accuracies(answers)],
     }
-    if answers.progressive is not None:
-        per_task = {
-            "forgetting": forgetting(answers),
-            "backward_transfer": backward_transfer(answers),
-        }
-        measured["progressive_accuracy"] = [
-            float(value) for value in progressive_accuracy(answers).mean
-        ]
-        measured |= {name: asdict(summarise(v)) for name, v in per_task.items() if v is not None}
+    if answers.progressive is None:
+        return measured
+
+    means = progressive_accuracy(answers).mean
+    measured["progressive_accuracy"] = [float(value) for value in means]
+    per_task = {"forgetting": forgetting(answers), "backward_transfer": backward_transfer(answers)}
+    measured |= {name: asdict(summarise(v)) for name, v in per_task.items() if v is not None}
     return measured
 
 
-def write_card(
-    path: Path, card: Mapping[str, Any], answers: Mapping[str, Answers] | None = None
-) -> Card:
+def write_card(path: Path, card: Card, answers: Mapping[str, Answers] | None = None) -> Card:
     """Write a card, whole or not at all, and return it as `read_card` would.
 
-    The answers of the learner ("") and of its ensemble ("ensemble") are written first, beside it, and the card names
-    their file. Its metrics should have been measured from `rounded` answers: those are what is stored.
+    The answers of the learner ("") and of its ensemble ("ensemble") are written first, beside the
+    card, which names their file. The metrics of the card should have been measured from `rounded`
+    answers: those are what is stored.
     """
-    beside = path.with_name(f"{path.stem}.answers.npz")
+    return Card.of(write_content(path, card.content(), answers))
+
+
+def write_content(
+    path: Path, content: Mapping[str, Any], answers: Mapping[str, Answers] | None = None
+) -> Content:
+    """Write a card of any kind, and return the content of the file."""
+    answers_path = path.with_name(f"{path.stem}.answers.npz")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         if answers is not None:
-            write_answers(beside, answers)
-        full = (
-            {"run": None}
-            | dict(card)
-            | {"format": FORMAT, "answers": None if answers is None else _named(beside)}
-        )
+            write_answers(answers_path, answers)
+
+        stated = None if answers is None else _named(answers_path)
+        full = {"run": None} | dict(content) | {"format": FORMAT, "answers": stated}
+        text = json.dumps(_strict(full), indent=1, sort_keys=True, allow_nan=False)
         with written_whole(path) as part:
-            part.write_text(
-                json.dumps(_strict(full), indent=1, sort_keys=True, allow_nan=False) + "\n",
-                encoding="utf-8",
-            )
+            part.write_text(text + "\n", encoding="utf-8")
     except OSError as error:
         raise CardError(f"{path} cannot be written: {error.strerror or error}") from error
     return full
 
 
-def _named(path: Path) -> dict[str, Any]:
+def _named(path: Path) -> Content:
+    """Return what a card says of the file with its answers."""
     content = path.read_bytes()
     return {"file": path.name, "sha256": hashlib.sha256(content).hexdigest(), "bytes": len(content)}
 
 
 def read_card(path: Path) -> Card:
-    """Read a card of this format or an older one, as one of this format; refuse what is damaged or newer."""
+    """Read a result card of this format or an older one; refuse one with anything wrong on it."""
+    content = read_content(path)
+    if kind_of(content) != RESULT:
+        raise CardError(f"{path} is a card of kind '{kind_of(content)}', not of a result")
+    return checked_card(content, path)
+
+
+def checked_card(content: Content, path: Path) -> Card:
+    """Return the card of this content, which was read from a file."""
     try:
-        card: Any = json.loads(path.read_text(encoding="utf-8"))
+        return Card.of(content)
+    except SchemaError as error:
+        raise CardError(f"{path}: {error}; 'cfsl verify {path}' says all") from error
+
+
+def read_content(path: Path) -> Content:
+    """Read a card of any kind, and bring it to this format; refuse what is damaged or newer."""
+    try:
+        content: Any = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise CardError(f"{path} cannot be read: {error.strerror or error}") from error
     except (ValueError, RecursionError) as error:
         raise CardError(f"{path} is damaged, or no result card: {error}") from error
-    stated = card.get("format") if isinstance(card, dict) else None
+
+    stated = content.get("format") if isinstance(content, dict) else None
     if type(stated) is not int or stated < 1:
         raise CardError(f"{path} is no result card: it states no format")
     if stated > FORMAT:
         raise CardError(
-            f"{path} has format {stated}, which a newer cfsl wrote; this version reads up to {FORMAT}"
+            f"{path} has format {stated}, which a newer cfsl wrote; "
+            f"this version reads up to {FORMAT}"
         )
-    missing = [key for key in _NEEDED if not isinstance(card.get(key), dict)]
-    if missing and kind_of(card) == RESULT:
+    missing = [key for key in _NEEDED if not isinstance(content.get(key), dict)]
+    if missing and kind_of(content) == RESULT:
         raise CardError(f"{path} is no whole result card: it has no {', no '.join(missing)}")
-    whole: Card = {"answers": None, "run": None} | (_upgraded(card) if stated == 1 else card)
+
+    current = _upgraded(content) if stated == 1 else content
+    whole: Content = {"answers": None, "run": None} | current
     try:
         return whole | {key: _relaxed(whole[key]) for key in _WITH_NUMBERS if key in whole}
     except RecursionError as error:
         raise CardError(f"{path} is damaged, or no result card: {error}") from error
 
 
-def kind_of(card: Mapping[str, Any]) -> Any:
-    """Return what a card is of: "result", or what it says, such as "choice"."""
-    return card.get("kind", RESULT)
+def kind_of(content: Mapping[str, Any]) -> Any:
+    """Return the kind of a card: "result", or what it says, such as "choice"."""
+    return content.get("kind", RESULT)
 
 
-def _upgraded(card: Card) -> Card:
+def _upgraded(content: Content) -> Content:
     """Bring a card from format 1 to 2: what differs from run to run moves under one key."""
-    card = card | {"format": 2, "upgraded_from": 1}
-    circumstances: dict[str, Any] = {
-        key: card.pop(key) for key in ("seconds", "environment") if key in card
-    }
-    if isinstance(together := card.get("ensemble"), dict):
-        circumstances["ensemble_seconds"] = together.get("seconds")
-        card["ensemble"] = {key: value for key, value in together.items() if key != "seconds"}
+    content = content | {"format": 2, "upgraded_from": 1}
+    moving = ("seconds", "environment")
+    circumstances: Content = {key: content.pop(key) for key in moving if key in content}
+
+    if isinstance(ensemble := content.get("ensemble"), dict):
+        circumstances["ensemble_seconds"] = ensemble.get("seconds")
+        content["ensemble"] = {key: value for key, value in ensemble.items() if key != "seconds"}
+
     try:
-        card["checkpoint"], seconds = without_seconds(card.get("checkpoint"))
+        content["checkpoint"], seconds = without_seconds(content.get("checkpoint"))
     except (AttributeError, TypeError, ValueError):
-        seconds = {}  # the schema says what is wrong with it
-    return card | {"circumstances": circumstances | seconds}
+        seconds = {}  # the schema will say what is wrong with the checkpoint
+    return content | {"circumstances": circumstances | seconds}
 
 
 def without_seconds(
     notes: Mapping[str, Any] | None,
 ) -> tuple[dict[str, Any] | None, dict[str, list[float]]]:
-    """Part the notes of a training run from the seconds of its epochs, which belong to the circumstances."""
+    """Separate the notes of a training run from the seconds of its epochs.
+
+    The seconds belong to the circumstances of a card.
+    """
     if notes is None:
         return None, {}
+
     history = notes.get("history", [])
     kept = [{key: value for key, value in epoch.items() if key != "seconds"} for epoch in history]
-    return dict(notes) | {"history": kept}, {
-        "training_seconds": [epoch.get("seconds") for epoch in history]
-    }
+    seconds = [epoch.get("seconds") for epoch in history]
+    return dict(notes) | {"history": kept}, {"training_seconds": seconds}
 
 
 def _strict(value: Any) -> Any:

@@ -1,4 +1,7 @@
-"""Cards as rows: one flat row a card, for tables, CSV and JSON lines. The names of columns stay; new ones come last."""
+"""Cards as flat rows, for tables, CSV and JSON lines.
+
+The names of columns stay as they are; new ones come last.
+"""
 
 from __future__ import annotations
 
@@ -14,97 +17,108 @@ from cfsl.errors import CardError, lookup
 from cfsl.files import written_whole
 
 if TYPE_CHECKING:
-    from cfsl.cards.card import Card
+    from cfsl.cards.schema import Card, CardMetrics, CardSchedule
 
-Row: TypeAlias = dict[str, Any]
+FlatRow: TypeAlias = dict[str, Any]
 
-
-def _at(*keys: str) -> Callable[[Card], Any]:
-    """Return what looks a value up, key by key; None where the card has none."""
-
-    def value(card: Card) -> Any:
-        found: Any = card
-        for key in keys:
-            found = found.get(key) if isinstance(found, dict) else None
-        return found
-
-    return value
-
-
-def _first(*ways: Callable[[Card], Any]) -> Callable[[Card], Any]:
-    """Return what takes the first value that is there."""
-    return lambda card: next((value for way in ways if (value := way(card)) is not None), None)
-
-
-def _type_and_nss(card: Card) -> str:
-    spoiled = _corruption(card)
-    return f"{_at('tasks', 'task_type')(card)}{_at('tasks', 'spec', 'nss')(card)}{f' {spoiled}' if spoiled else ''}"
-
-
-def _corruption(card: Card) -> str | None:
-    """Return what is done to target images, such as 'noise 0.4' or 'disc 0.3'; None if nothing is."""
-    found = _at("tasks", "spec", "corruption")(card)
-    return f"{found.get('shape', found['kind'])} {found['fraction']:g}" if found else None
-
-
-_SCHEDULE = ("checkpoint", "identity", "training", "schedule")
-_AROUND = ("circumstances", "environment")
 _SMALL = 0.0002
 """Half an interval of two hundredths of a point."""
 
+
+def _column(card: Card) -> str:
+    """Return the name of the tasks: the one that the card states, or their type and size."""
+    if card.column is not None:
+        return card.column
+    corruption = _corruption(card)
+    name = f"{card.tasks.task_type}{card.tasks.spec.get('nss')}"
+    return f"{name} {corruption}" if corruption else name
+
+
+def _corruption(card: Card) -> str | None:
+    """Return what is done to target images, such as 'noise 0.4'; None if nothing is."""
+    stated = card.tasks.spec.get("corruption")
+    return f"{stated.get('shape', stated['kind'])} {stated['fraction']:g}" if stated else None
+
+
+def _seed(card: Card) -> int | None:
+    """Return the training seed; None where nothing was trained."""
+    has_seed = card.run is not None or card.training is not None
+    return card.training_seed if has_seed else None
+
+
+def _mean_forgetting(card: Card) -> float | None:
+    summary = card.metrics.forgetting
+    return None if summary is None else summary.mean
+
+
+def _mean_backward_transfer(card: Card) -> float | None:
+    summary = card.metrics.backward_transfer
+    return None if summary is None else summary.mean
+
+
+def _of_ensemble(value: Callable[[CardMetrics], Any]) -> Callable[[Card], Any]:
+    """Return what reads a metric of the ensemble; None where there is no ensemble."""
+    return lambda card: None if card.ensemble is None else value(card.ensemble.metrics)
+
+
+def _of_schedule(value: Callable[[CardSchedule], Any]) -> Callable[[Card], Any]:
+    """Return what reads the schedule of the training; None where there is none."""
+    return lambda card: None if card.training is None else value(card.training.schedule)
+
+
 COLUMNS: Mapping[str, Callable[[Card], Any]] = {
-    "data": _at("tasks", "data"),
-    "split": _at("tasks", "split"),
-    "column": _first(_at("column"), _type_and_nss),
-    "task_type": _at("tasks", "task_type"),
-    "nss": _at("tasks", "spec", "nss"),
-    "n_way": _at("tasks", "spec", "n_way"),
-    "k_shot": _at("tasks", "spec", "k_shot"),
-    "cci": _at("tasks", "spec", "cci"),
-    "tasks": _at("tasks", "count"),
-    "task_seed": _at("tasks", "seed"),
-    "learner": _at("learner", "name"),
-    "transductive": _at("transductive"),
-    "breaks_law": _at("breaks_law"),
-    "seed": _first(_at("run", "seed"), _at("checkpoint", "identity", "training", "seed")),
-    "profile": _at("profile"),
-    "accuracy": _at("metrics", "accuracy", "mean"),
-    "accuracy_ci95": _at("metrics", "accuracy", "ci95"),
-    "accuracy_std": _at("metrics", "accuracy", "std"),
-    "cross_entropy": _at("metrics", "cross_entropy", "mean"),
-    "cross_entropy_ci95": _at("metrics", "cross_entropy", "ci95"),
-    "calibration_error": _at("metrics", "calibration_error"),
-    "diverged": _at("metrics", "diverged"),
-    "forgetting": _at("metrics", "forgetting", "mean"),
-    "backward_transfer": _at("metrics", "backward_transfer", "mean"),
-    "ensemble_members": _at("ensemble", "members"),
-    "ensemble_accuracy": _at("ensemble", "metrics", "accuracy", "mean"),
-    "ensemble_accuracy_ci95": _at("ensemble", "metrics", "accuracy", "ci95"),
-    "atm": _at("metrics", "atm", "total"),
-    "atm_representation": _at("metrics", "atm", "representation"),
-    "macs_to_learn": _at("macs", "adaptation"),
-    "macs_to_answer": _at("macs", "prediction"),
-    "macs_training_step": _at("macs", "training_step"),
-    "peak_memory": _at("peak_memory"),
-    "epochs": _at(*_SCHEDULE, "epochs"),
-    "updates": _at(*_SCHEDULE, "updates"),
-    "batch": _at(*_SCHEDULE, "batch"),
-    "seconds": _at("circumstances", "seconds"),
-    "processor": _at(*_AROUND, "processor"),
-    "cfsl": _at(*_AROUND, "cfsl"),
-    "manifest_fingerprint": _at("tasks", "manifest_fingerprint"),
-    "run_hash": _at("run_hash"),
-    "answers": _at("answers", "file"),
+    "data": lambda card: card.tasks.data,
+    "split": lambda card: card.tasks.split,
+    "column": _column,
+    "task_type": lambda card: card.tasks.task_type,
+    "nss": lambda card: card.tasks.spec.get("nss"),
+    "n_way": lambda card: card.tasks.spec.get("n_way"),
+    "k_shot": lambda card: card.tasks.spec.get("k_shot"),
+    "cci": lambda card: card.tasks.spec.get("cci"),
+    "tasks": lambda card: card.tasks.count,
+    "task_seed": lambda card: card.tasks.seed,
+    "learner": lambda card: card.learner.name,
+    "transductive": lambda card: card.transductive,
+    "breaks_law": lambda card: card.breaks_law,
+    "seed": _seed,
+    "profile": lambda card: card.profile,
+    "accuracy": lambda card: card.metrics.accuracy.mean,
+    "accuracy_ci95": lambda card: card.metrics.accuracy.ci95,
+    "accuracy_std": lambda card: card.metrics.accuracy.std,
+    "cross_entropy": lambda card: card.metrics.cross_entropy.mean,
+    "cross_entropy_ci95": lambda card: card.metrics.cross_entropy.ci95,
+    "calibration_error": lambda card: card.metrics.calibration_error,
+    "diverged": lambda card: card.metrics.diverged,
+    "forgetting": _mean_forgetting,
+    "backward_transfer": _mean_backward_transfer,
+    "ensemble_members": lambda card: None if card.ensemble is None else card.ensemble.members,
+    "ensemble_accuracy": _of_ensemble(lambda metrics: metrics.accuracy.mean),
+    "ensemble_accuracy_ci95": _of_ensemble(lambda metrics: metrics.accuracy.ci95),
+    "atm": lambda card: card.metrics.atm.total,
+    "atm_representation": lambda card: card.metrics.atm.representation,
+    "macs_to_learn": lambda card: card.macs.adaptation,
+    "macs_to_answer": lambda card: card.macs.prediction,
+    "macs_training_step": lambda card: card.macs.training_step,
+    "peak_memory": lambda card: card.peak_memory,
+    "epochs": _of_schedule(lambda schedule: schedule.epochs),
+    "updates": _of_schedule(lambda schedule: schedule.updates),
+    "batch": _of_schedule(lambda schedule: schedule.batch),
+    "seconds": lambda card: card.circumstances.seconds,
+    "processor": lambda card: card.circumstances.environment.processor,
+    "cfsl": lambda card: card.circumstances.environment.cfsl,
+    "manifest_fingerprint": lambda card: card.tasks.manifest_fingerprint,
+    "run_hash": lambda card: card.run_hash,
+    "answers": lambda card: None if card.answers is None else card.answers.file,
     "corruption": _corruption,
 }
 
 
-def row_of(path: Path, card: Card) -> Row:
-    """Return a card as one flat row: every column, then its file; fractions, not percent."""
+def row_of(path: Path, card: Card) -> FlatRow:
+    """Return a card as a flat row: every column, then its file; fractions, not percent."""
     return {name: value(card) for name, value in COLUMNS.items()} | {"file": str(path)}
 
 
-def _csv(rows: Sequence[Row]) -> str:
+def _csv(rows: Sequence[FlatRow]) -> str:
     text = io.StringIO()
     writer = csv.DictWriter(text, [*COLUMNS, "file"], lineterminator="\n")
     writer.writeheader()
@@ -112,22 +126,22 @@ def _csv(rows: Sequence[Row]) -> str:
     return text.getvalue()
 
 
-def _jsonl(rows: Sequence[Row]) -> str:
+def _jsonl(rows: Sequence[FlatRow]) -> str:
     return "".join(json.dumps(plain(row)) + "\n" for row in rows)
 
 
-def plain(row: Row) -> Row:
+def plain(row: FlatRow) -> FlatRow:
     """Return a row for JSON, which has no infinity: null stands for it."""
-    odd = {
+    not_finite = {
         name for name, value in row.items() if isinstance(value, float) and not math.isfinite(value)
     }
-    return row | dict.fromkeys(odd)
+    return row | dict.fromkeys(not_finite)
 
 
-EXPORTS: Mapping[str, Callable[[Sequence[Row]], str]] = {"csv": _csv, "jsonl": _jsonl}
+EXPORTS: Mapping[str, Callable[[Sequence[FlatRow]], str]] = {"csv": _csv, "jsonl": _jsonl}
 
 
-def export(rows: Sequence[Row], form: str, path: Path) -> None:
+def export(rows: Sequence[FlatRow], form: str, path: Path) -> None:
     """Write rows as "csv" or "jsonl", whole or not at all."""
     text = lookup(EXPORTS, form, "format")(rows)
     try:
@@ -137,37 +151,37 @@ def export(rows: Sequence[Row], form: str, path: Path) -> None:
         raise CardError(f"{path} cannot be written: {error.strerror or error}") from error
 
 
-def listed(rows: Iterable[Row]) -> Iterator[str]:
+def listed(rows: Iterable[FlatRow]) -> Iterator[str]:
     """Lay rows out as lines under each other, for people: percent, and short numbers."""
     rows = list(rows)
-    cells = [_short(row) for row in rows]
-    shown = [
-        name
-        for name in (cells or [_short(dict.fromkeys([*COLUMNS, "file"]))])[0]
-        if _is_worth(name, cells)
-    ]
-    lines = [shown, *([cell[name] for name in shown] for cell in cells)]
+    texts = [_short(row) for row in rows]
+    every = texts or [_short(dict.fromkeys([*COLUMNS, "file"]))]
+    shown = [name for name in every[0] if _is_worth(name, texts)]
+
+    lines = [shown, *([text[name] for name in shown] for text in texts)]
     widths = [max(len(line[place]) for line in lines) for place in range(len(shown))]
     for line in lines:
-        yield "  ".join(
-            text.ljust(width) for text, width in zip(line, widths, strict=True)
-        ).rstrip()
+        padded = (text.ljust(width) for text, width in zip(line, widths, strict=True))
+        yield "  ".join(padded).rstrip()
+
     if any(row["breaks_law"] for row in rows):
         yield "* breaks the data-flow law on purpose: an upper bound"
     if any(row["transductive"] for row in rows):
         yield "~ transductive: looks at all targets together"
 
 
-def _is_worth(name: str, cells: Sequence[Mapping[str, str]]) -> bool:
-    """Leave out what no card says."""
-    return name not in ("ensemble %", "profile", "seed", "schedule") or any(
-        cell[name] != "-" for cell in cells
-    )
+def _is_worth(name: str, texts: Sequence[Mapping[str, str]]) -> bool:
+    """Leave out some columns where no card has a value for them."""
+    if name not in ("ensemble %", "profile", "seed", "schedule"):
+        return True
+    return any(text[name] != "-" for text in texts)
 
 
-def _short(row: Row) -> dict[str, str]:
+def _short(row: FlatRow) -> dict[str, str]:
+    """Return the texts of a row, by the heading that they stand under."""
     marks = ("*" if row["breaks_law"] else "") + ("~" if row["transductive"] else "")
     schedule = [row["epochs"], row["updates"], row["batch"]]
+
     return {
         "data": _text(row["data"]),
         "column": _text(row["column"]),
@@ -184,16 +198,16 @@ def _short(row: Row) -> dict[str, str]:
 
 
 def percent(mean: float | None, ci95: float | None, sign: str = "") -> str:
-    """Write a fraction as percent, with its interval if it has one; so many tasks that it is small want a third digit.
+    """Write a fraction as percent, with its interval if it has one.
 
-    `sign` is "+" for differences.
+    A very small interval, of very many tasks, is given a third digit. `sign` is "+" for
+    differences.
     """
     if mean is None:
         return "-"
     digits = 3 if ci95 is not None and 0 < ci95 < _SMALL else 2
-    return f"{100 * mean:{sign}.{digits}f}" + (
-        f" +- {100 * ci95:.{digits}f}" if ci95 is not None else ""
-    )
+    interval = f" +- {100 * ci95:.{digits}f}" if ci95 is not None else ""
+    return f"{100 * mean:{sign}.{digits}f}{interval}"
 
 
 def _text(value: Any, form: str = "") -> str:

@@ -6,65 +6,61 @@ import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
-from cfsl.cards.card import RESULT, Card, kind_of, read_card
-from cfsl.cards.schema import schema_problems
+from cfsl.cards.card import RESULT, checked_card, kind_of, read_content
+from cfsl.cards.schema import Card
 from cfsl.errors import CardError
 
 _NOT_RESULTS = ("aside", "failed")
 """Folders of a bench with what was damaged or went wrong."""
 
 
+class CardFile(NamedTuple):
+    """A card, and the file it was read from."""
+
+    path: str
+    card: Card
+
+
 @dataclass(frozen=True)
 class Collection:
-    """What was found, by path, in the order of names and folders."""
+    """The cards that were found, by path, in the order of names and folders."""
 
     cards: dict[Path, Card] = field(default_factory=dict)
     damaged: dict[Path, str] = field(default_factory=dict)
-    """What is wrong with what should be a card."""
+    """What is wrong with files that should be cards."""
     others: list[Path] = field(default_factory=list)
-    """Cards of other kinds, such as choices; and below a folder, JSON files that do not look like a card at all."""
+    """Cards of other kinds, such as choices, and JSON files below a folder that are no cards."""
 
 
 def collected(places: Iterable[Path]) -> Collection:
-    """Read all result cards at these places, files or folders; a place that is not there is refused."""
+    """Read all result cards in these files and folders; refuse what does not exist."""
     found = Collection()
     for path, is_named in _files(places):
         try:
-            card = sound_card(path)
+            content = read_content(path)
+            if kind_of(content) == RESULT:
+                found.cards[path] = checked_card(content, path)
+            else:
+                found.others.append(path)
         except CardError as error:
             if is_named or _resembles_card(path):
                 found.damaged[path] = str(error)
             else:
                 found.others.append(path)
-            continue
-        if kind_of(card) == RESULT:
-            found.cards[path] = card
-        else:
-            found.others.append(path)
+
     return found
-
-
-def sound_card(path: Path) -> Card:
-    """Read a card that has all that a result card has, or is of another kind; refuse any other."""
-    card = read_card(path)
-    if kind_of(card) == RESULT and (problems := schema_problems(card)):
-        raise CardError(f"{path}: {problems[0]}; 'cfsl verify {path}' says all")
-    return card
 
 
 def _files(places: Iterable[Path]) -> Iterator[tuple[Path, bool]]:
     """Yield every file, and whether it was named itself."""
     for place in places:
         if place.is_dir():
-            below = (
-                path
-                for path in place.rglob("*.json")
-                if path.is_file() and not path.name.startswith(".")
-            )
-            yield from (
-                (path, False) for path in sorted(below) if path.parent.name not in _NOT_RESULTS
-            )
+            for path in sorted(place.rglob("*.json")):
+                is_hidden = path.name.startswith(".")
+                if path.is_file() and not is_hidden and path.parent.name not in _NOT_RESULTS:
+                    yield path, False
         elif place.exists():
             yield place, True
         else:
@@ -72,7 +68,7 @@ def _files(places: Iterable[Path]) -> Iterator[tuple[Path, bool]]:
 
 
 def _resembles_card(path: Path) -> bool:
-    """Tell a damaged card from a JSON file of another sort, such as the best.json of a sweep, which is whole."""
+    """Tell a damaged card from a JSON file of another sort, such as the best.json of a sweep."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):

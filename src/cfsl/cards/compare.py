@@ -1,20 +1,20 @@
 """Two cards of the same tasks: which learner is better, and by how much.
 
-If one of them has more tasks than the other and all else is the same, they are compared on those that both have.
+If one of them has more tasks than the other and all else is the same, they are compared on the
+tasks that both have.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from cfsl.cards.card import RESULT, Card, kind_of, share_tasks
+from cfsl.cards.card import RESULT, checked_card, kind_of, read_content, share_tasks
 from cfsl.cards.card_rows import percent
-from cfsl.cards.collect import sound_card
 from cfsl.cards.manifests import Manifests
-from cfsl.cards.verify import answers_beside
+from cfsl.cards.schema import Card, CardTasks
+from cfsl.cards.verify import stated_answers
 from cfsl.errors import CardError
 from cfsl.metrics.accuracy import Summary, summarise, task_accuracies
 from cfsl.metrics.answers import Answers, first_tasks
@@ -25,7 +25,7 @@ SIGNIFICANT = 0.05
 
 @dataclass(frozen=True)
 class Compared:
-    """What two cards come to, side by side."""
+    """Two cards, side by side."""
 
     cards: tuple[Card, Card]
     accuracies: tuple[Summary, Summary]
@@ -37,11 +37,12 @@ class Compared:
 
     @property
     def sentence(self) -> str:
-        """Say it plainly."""
+        """Say which is better."""
         paired, names = self.paired, ("A", "B")
         tasks = f"{paired.count} task" + ("s" if paired.count > 1 else "")
         if paired.p >= SIGNIFICANT:
             return f"no difference that {tasks} can show (p = {paired.p:.2g})"
+
         better, worse = names if paired.difference > 0 else reversed(names)
         size = percent(abs(paired.difference), paired.ci95)
         return (
@@ -50,38 +51,44 @@ class Compared:
 
 
 def compare_cards(a: Path, b: Path, manifests: Manifests) -> Compared:
-    """Compare the answers of two cards, task by task; refuse cards of different tasks, or without answers."""
+    """Compare the answers of two cards, task by task.
+
+    Refuse cards of different tasks, or without answers.
+    """
     cards = _comparable(a), _comparable(b)
     if not share_tasks(cards):
-        different = "; ".join(_differences(cards[0]["tasks"], cards[1]["tasks"]))
+        different = "; ".join(_differences(cards[0].tasks, cards[1].tasks))
         raise CardError(f"{a} and {b} are of different tasks: {different}")
-    together = all("ensemble" in card for card in cards)
-    name = "ensemble" if together else ""
-    count = min(card["tasks"]["count"] for card in cards)
-    answers = (
-        _answers(card, path, manifests, name) for card, path in zip(cards, (a, b), strict=True)
+
+    ensembles = all(card.ensemble is not None for card in cards)
+    part = "ensemble" if ensembles else ""
+    count = min(card.tasks.count for card in cards)
+    first, second = (
+        first_tasks(_answers(card, path, manifests, part), count)
+        for card, path in zip(cards, (a, b), strict=True)
     )
-    first, second = (first_tasks(one, count) for one in answers)
+
     accuracies = summarise(task_accuracies(first)), summarise(task_accuracies(second))
-    return Compared(cards, accuracies, compare(first, second), together)
+    return Compared(cards, accuracies, compare(first, second), ensembles)
 
 
 def _comparable(path: Path) -> Card:
-    card = sound_card(path)
-    if kind_of(card) != RESULT:
-        raise CardError(
-            f"{path} is a card of kind '{kind_of(card)}', which has no answers to compare"
-        )
-    if card["answers"] is None:
+    content = read_content(path)
+    kind = kind_of(content)
+    if kind != RESULT:
+        raise CardError(f"{path} is a card of kind '{kind}', which has no answers to compare")
+
+    card = checked_card(content, path)
+    if card.answers is None:
         raise CardError(
             f"{path} has no answers to compare; evaluate again with 'cfsl eval ... --out'"
         )
     return card
 
 
-def _answers(card: Card, path: Path, manifests: Manifests, name: str) -> Answers:
+def _answers(card: Card, path: Path, manifests: Manifests, part: str) -> Answers:
     try:
-        return answers_beside(card, path, manifests)[name]
+        return stated_answers(card, path, manifests)[part]
     except KeyError:
         raise CardError(
             f"{path}: its answers are not those of a learner; see 'cfsl verify {path}'"
@@ -90,17 +97,18 @@ def _answers(card: Card, path: Path, manifests: Manifests, name: str) -> Answers
         raise type(error)(f"{path}: {error}") from error
 
 
-def _differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[str]:
+def _differences(a: CardTasks, b: CardTasks) -> Iterator[str]:
     """Say in which fields the tasks of two cards differ."""
-    before = 0
-    for name in ("data", "splits", "split", "seed", "count", "sampler"):
-        if a[name] != b[name]:
-            before += 1
-            yield f"{name} is {a[name]} and {b[name]}"
-    for name in sorted(a["spec"].keys() | b["spec"].keys()):
-        if a["spec"].get(name) != b["spec"].get(name):
-            before += 1
-            yield f"spec.{name} is {a['spec'].get(name)} and {b['spec'].get(name)}"
-    if not before:
-        prints = (f"{card['manifest_fingerprint'][:12]}" for card in (a, b))
+    pairs = {
+        name: (getattr(a, name), getattr(b, name))
+        for name in ("data", "splits", "split", "seed", "count", "sampler")
+    }
+    for name in sorted(a.spec.keys() | b.spec.keys()):
+        pairs[f"spec.{name}"] = a.spec.get(name), b.spec.get(name)
+
+    different = {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
+    for name, (ours, theirs) in different.items():
+        yield f"{name} is {ours} and {theirs}"
+    if not different:
+        prints = a.manifest_fingerprint[:12], b.manifest_fingerprint[:12]
         yield "their fingerprints are {} and {}".format(*prints)

@@ -5,72 +5,82 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
+from cfsl.cards.schema import Card, CardTasks
 from cfsl.data.catalog import load
 from cfsl.data.manifest import Manifest
 from cfsl.data.store import Dataset, current_folder
 from cfsl.data.tasks import Tasks
-from cfsl.errors import CardError, DataError, SpecError, UnknownNameError, UnknownTasksError
-from cfsl.spec import TaskSpec
+from cfsl.errors import (
+    CardError,
+    CfslError,
+    DataError,
+    SpecError,
+    UnknownNameError,
+    UnknownTasksError,
+)
 
 _MOST_IMAGES = 500_000_000
 _NAMES = {"data": "data_fingerprint", "splits": "splits_hash", "sampler": "sampler"}
-"""What the same tasks may be called, and what is behind a name: a manifest has those of the card it was made for."""
+"""Names that the same tasks may have, and what each stands for.
+
+A manifest has the names of the card that it was made for.
+"""
 
 
 class Manifests:
     """Finds the manifest of a card, and remembers it for the next card of the same tasks.
 
-    It is looked for as <fingerprint>.json.gz in a folder `manifests` beside the card or one up, or in the folder that
-    is given. If there is none, the tasks are drawn again, if the data set is installed here. What is found for a card
-    depends on the card and on these files alone, not on which cards were asked for before.
+    The manifest is looked for as <fingerprint>.json.gz in the folder that is given, and in a folder
+    `manifests` beside the card or one up. If there is none, the tasks are drawn again, if the data
+    set is installed here. What is found for a card depends on the card and on these files alone,
+    not on which cards were asked for before.
     """
 
     def __init__(self, folder: Path | None = None) -> None:
         """Look in this folder first."""
         self._folder = folder
         self._known: dict[str, Manifest] = {}
-        """By file, or by the description that they were drawn from: tasks of one fingerprint may have several."""
+        """By file, or by the description that the tasks were drawn from."""
 
-    def of(self, card: Mapping[str, Any], path: Path) -> Manifest:
-        """Return the manifest of a card (without `schema_problems`) at this path.
+    def of(self, card: Card, path: Path) -> Manifest:
+        """Return the manifest of a card at this path.
 
-        Raise UnknownTasksError if it cannot be had here, CardError if the card is not of the tasks that it says. It may
-        have other names than the card where nobody can tell here which are right: see `names_on_trust`.
+        Raise UnknownTasksError if it cannot be had here, CardError if the card is not of the tasks
+        that it states. The manifest may have other names than the card where nobody can tell here
+        which are right: see `names_on_trust`.
         """
-        tasks = card["tasks"]
-        fingerprint = tasks["manifest_fingerprint"]
-        found = next((place for place in self._places(path, fingerprint) if place.is_file()), None)
-        manifest = self._drawn(tasks) if found is None else self._read(found)
+        tasks = card.tasks
+        fingerprint = tasks.manifest_fingerprint
+        file = next((place for place in self._places(path, fingerprint) if place.is_file()), None)
+        manifest = self._drawn(tasks) if file is None else self._read(file)
+
         if manifest.fingerprint != fingerprint:
-            whose = (
-                "this data, split, spec, seed and count give" if found is None else f"{found} has"
-            )
+            whose = "this data, split, spec, seed and count give" if file is None else f"{file} has"
             raise CardError(
-                f"tasks.manifest_fingerprint is {fingerprint[:12]}, {whose} {manifest.fingerprint[:12]}"
+                f"tasks.manifest_fingerprint is {fingerprint[:12]}, "
+                f"{whose} {manifest.fingerprint[:12]}"
             )
         return self._reconciled(tasks, manifest) if _differences(tasks, manifest) else manifest
 
-    def is_there(self, card: Mapping[str, Any], path: Path) -> bool:
-        """Tell whether the manifest of a card lies where it is looked for, so that nothing has to be drawn."""
-        return any(
-            place.is_file() for place in self._places(path, card["tasks"]["manifest_fingerprint"])
-        )
+    def is_there(self, card: Card, path: Path) -> bool:
+        """Tell whether the manifest of a card is a file, so that no tasks have to be drawn."""
+        places = self._places(path, card.tasks.manifest_fingerprint)
+        return any(place.is_file() for place in places)
 
     def _read(self, path: Path) -> Manifest:
         if str(path) not in self._known:
             self._known[str(path)] = Manifest.read(path)
         return self._known[str(path)]
 
-    def _drawn(self, tasks: Mapping[str, Any]) -> Manifest:
-        description = json.dumps(tasks, sort_keys=True)
+    def _drawn(self, tasks: CardTasks) -> Manifest:
+        description = json.dumps(tasks.content(), sort_keys=True)
         if description not in self._known:
             self._known[description] = _drawn_again(tasks)
         return self._known[description]
 
-    def _reconciled(self, tasks: Mapping[str, Any], manifest: Manifest) -> Manifest:
-        """Return the tasks of a card whose manifest describes them otherwise, if both can be right."""
+    def _reconciled(self, tasks: CardTasks, manifest: Manifest) -> Manifest:
+        """Return the tasks of a card whose manifest names them otherwise, if both can be right."""
         different = _differences(tasks, manifest)
         try:
             drawn = self._drawn(tasks)
@@ -79,6 +89,7 @@ class Manifests:
             drawn, is_right = manifest, different.keys() <= _open_to_doubt(different)
         except CardError:
             is_right = False
+
         if not is_right:
             raise CardError("; ".join(different.values()))
         return drawn
@@ -92,78 +103,95 @@ class Manifests:
         yield beside.parent / "manifests" / name
 
 
-def _drawn_again(tasks: Mapping[str, Any]) -> Manifest:
-    """Draw the tasks of a card, if the very data set is here. What a card names is never fetched or made."""
-    elsewhere = f"put manifests/{tasks['manifest_fingerprint']}.json.gz beside it ('cfsl tasks export' writes such files)"
+def _drawn_again(tasks: CardTasks) -> Manifest:
+    """Draw the tasks of a card, if its data set is installed here; nothing is fetched or made."""
+    elsewhere = (
+        f"put manifests/{tasks.manifest_fingerprint}.json.gz beside it "
+        "('cfsl tasks export' writes such files)"
+    )
     data = _same_data(tasks, elsewhere)
-    numbers = range(*(tasks.get("numbers") or (0, tasks["count"], 1)))
+
     try:
-        spec = TaskSpec(**tasks["spec"])
-        if len(numbers) * (spec.support_images + spec.target_images) > _MOST_IMAGES:
+        images = tasks.task_spec.support_images + tasks.task_spec.target_images
+        if len(tasks.task_numbers) * images > _MOST_IMAGES:
             raise UnknownTasksError(f"its tasks are too large to be drawn again; {elsewhere}")
-        drawn = Tasks(
-            data,
-            spec,
-            split=tasks["split"],
-            seed=tasks["seed"],
-            numbers=numbers,
-            sampler=tasks["sampler"],
-        )
-        manifest = Manifest.of(drawn)
+        manifest = Manifest.of(tasks_of(tasks, data))
     except (SpecError, UnknownNameError) as error:
         raise CardError(f"its tasks cannot be drawn: {error}") from error
-    if (
-        manifest.fingerprint != tasks["manifest_fingerprint"]
-        and manifest.splits_hash != tasks["splits_hash"]
-    ):
+
+    is_same = manifest.fingerprint == tasks.manifest_fingerprint
+    if not is_same and manifest.splits_hash != tasks.splits_hash:
         raise UnknownTasksError(
-            f"its tasks are of another split '{tasks['splits']}' than the one here; {elsewhere}"
+            f"its tasks are of another split '{tasks.splits}' than the one here; {elsewhere}"
         )
     return manifest
 
 
-def _same_data(tasks: Mapping[str, Any], elsewhere: str) -> Dataset:
+def tasks_of(stated: CardTasks, data: Dataset) -> Tasks:
+    """Return the tasks of a card, drawn from its data set."""
+    return Tasks(
+        data,
+        stated.task_spec,
+        split=stated.split,
+        seed=stated.seed,
+        numbers=stated.task_numbers,
+        sampler=stated.sampler,
+    )
+
+
+def installed_data(tasks: CardTasks) -> tuple[Dataset | None, str]:
+    """Return the data set of a card if it is installed here, or why there is none.
+
+    Nothing is fetched or made.
+    """
+    try:
+        if current_folder(tasks.data) is None:
+            return None, "it is not installed here"
+        if tasks.splits.lower().endswith(".json"):
+            return None, "its split file is not known here"
+        data = load(tasks.data, splits=tasks.splits)
+    except CfslError as error:
+        return None, str(error)
+
+    if data.fingerprint != tasks.data_fingerprint:
+        return None, "what is installed here is another version of it"
+    return data, ""
+
+
+def _same_data(tasks: CardTasks, elsewhere: str) -> Dataset:
     """Return the data set of a card."""
-    name = tasks["data"]
+    name = tasks.data
     try:
         if current_folder(name) is None:
             raise UnknownTasksError(f"its tasks are not known here; {elsewhere}, or install {name}")
-        if tasks["splits"].lower().endswith(".json"):
+        if tasks.splits.lower().endswith(".json"):
             raise UnknownTasksError(f"its tasks are of a split file; {elsewhere}")
-        data = load(name, splits=tasks["splits"])
+        data = load(name, splits=tasks.splits)
     except (DataError, UnknownNameError) as error:
         raise UnknownTasksError(f"its data cannot be opened ({error}); {elsewhere}") from error
-    if data.fingerprint != tasks["data_fingerprint"]:
+
+    if data.fingerprint != tasks.data_fingerprint:
         raise UnknownTasksError(
             f"its tasks are of another version of {name} than the one here; {elsewhere}"
         )
     return data
 
 
-def names_on_trust(tasks: Mapping[str, Any], manifest: Manifest) -> Iterator[str]:
-    """Say what a card calls otherwise than the manifest that `Manifests.of` has found for it."""
+def names_on_trust(tasks: CardTasks, manifest: Manifest) -> Iterator[str]:
+    """Say which names of a card are not those of the manifest that `Manifests.of` found for it."""
     for different in _differences(tasks, manifest).values():
         yield f"{different}: the tasks are the same, so this is taken on trust"
 
 
-def _differences(tasks: Mapping[str, Any], manifest: Manifest) -> dict[str, str]:
-    """Say, by name, where a card speaks of other tasks than those of the manifest with its fingerprint."""
-    pairs = {
-        name: (tasks[name], getattr(manifest, name))
-        for name in (
-            "data",
-            "data_fingerprint",
-            "splits",
-            "splits_hash",
-            "split",
-            "seed",
-            "sampler",
-        )
-    }
-    pairs["spec_hash"] = tasks["spec_hash"], manifest.spec.hash
-    pairs["count"] = tasks["count"], len(manifest.numbers)
-    if tasks.get("numbers") is not None:
-        pairs["numbers"] = range(*tasks["numbers"]), manifest.numbers
+def _differences(tasks: CardTasks, manifest: Manifest) -> dict[str, str]:
+    """Say, by name, where a card does not state the tasks of the manifest with its fingerprint."""
+    names = ("data", "data_fingerprint", "splits", "splits_hash", "split", "seed", "sampler")
+    pairs = {name: (getattr(tasks, name), getattr(manifest, name)) for name in names}
+    pairs["spec_hash"] = tasks.spec_hash, manifest.spec.hash
+    pairs["count"] = tasks.count, len(manifest.numbers)
+    if tasks.numbers is not None:
+        pairs["numbers"] = tasks.task_numbers, manifest.numbers
+
     return {
         name: f"tasks.{name} is {stated!r}, that of the manifest is {found!r}"
         for name, (stated, found) in pairs.items()
@@ -172,5 +200,5 @@ def _differences(tasks: Mapping[str, Any], manifest: Manifest) -> dict[str, str]
 
 
 def _open_to_doubt(different: Mapping[str, str]) -> set[str]:
-    """Return what tasks can differ in without being others: a name and, under another name, what it stands for."""
+    """Return the fields in which a manifest of the same tasks may differ from the card."""
     return {fact for name in _NAMES.keys() & different.keys() for fact in (name, _NAMES[name])}

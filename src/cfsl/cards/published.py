@@ -6,7 +6,8 @@ sound         a target: a correct run should reach it
 superseded    a defect changed what was measured, and a correct run gives another number
 trend         order and direction may be compared, the number itself may not
 
-published.json has the numbers as printed, in percent, and the verdicts beside them, each stated once.
+published.json has the numbers as printed, in percent, and the verdicts beside them, each stated
+once.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ class PublishedCell:
     source: str
     """table1: paper 1, its eleven columns; ensembles of five models.
     replication: paper 2, five of those columns again; ensembles of five models.
-    replication_single: the same runs without ensembles; by the paper's words one model, by its code the mean of five.
+    replication_single: the same runs without ensembles; by the paper's words one model, by its code
+    the mean of five.
     scaling: paper 2, up to 200 classes, without ensembles.
     instance: paper 2, the instance test on clean images, without ensembles."""
     data: str
@@ -45,15 +47,17 @@ class PublishedCell:
     learner: str
     """Its name in cfsl's registry."""
     column: str
-    """Task type and NSS ("D4"), or the name of the experiment: "baseline1", "wide2", "deep1", "instance4" ..."""
+    """Task type and NSS ("D4"), or the name of the experiment, such as "wide2" or "instance4"."""
     accuracy: float
     """Between 0 and 1."""
     spread: float | None
-    """What stands behind the paper's plus-minus, on the scale of `accuracy`: by its words the standard deviation over
-    seeds, three in table1 and the replication, five elsewhere. Not over tasks. None if the paper has none."""
+    """The number behind the paper's plus-minus, on the scale of `accuracy`; None if there is none.
+
+    By the paper's words it is the standard deviation over seeds, not over tasks: three seeds in
+    table1 and the replication, five elsewhere."""
     status: Status
     reason: str
-    """Why not to take the number as it stands, in a few words; for a sound cell, what to bear in mind."""
+    """Why the number cannot be taken as printed; for a sound cell, what to bear in mind."""
 
 
 @cache
@@ -66,7 +70,10 @@ def published() -> tuple[PublishedCell, ...]:
 
 
 def published_cell(source: str, data: str, learner: str, column: str) -> PublishedCell | None:
-    """Return what a paper says of a learner, or None if it says nothing; `source` is as in `PublishedCell`."""
+    """Return what a paper says of a learner, or None if it says nothing.
+
+    `source` is as in `PublishedCell`.
+    """
     return lookup(_by_source(), source, "published source").get((data, learner, column))
 
 
@@ -113,5 +120,5 @@ def _cells(
 
 
 def _fraction(percent: str) -> float:
-    """Return a percentage as the float closest to its hundredth: dividing by 100 would round twice."""
+    """Return the float closest to the hundredth of a percentage; a division would round twice."""
     return float(f"{percent}e-2")

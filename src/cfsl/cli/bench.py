@@ -144,12 +144,11 @@ def _result(bench_folder: BenchFolder, step: Step) -> str:
     """Say what came out of a step."""
     from cfsl.cards.card import read_card
     from cfsl.cards.card_rows import percent
-    from cfsl.report.tables import headline
 
     if step.kind != "card":
         return f"{step.label}: done"
-    accuracy = headline(read_card(bench_folder.card(step.spec)))["accuracy"]
-    return f"{step.label.removesuffix(', costs')}: {percent(accuracy['mean'], accuracy['ci95'])} %"
+    accuracy = read_card(bench_folder.card(step.spec)).headline.accuracy
+    return f"{step.label.removesuffix(', costs')}: {percent(accuracy.mean, accuracy.ci95)} %"
 
 
 def _stop(number: int, frame: object) -> None:
@@ -316,9 +315,9 @@ def _hours(seconds: float) -> str:
 
 def _say_end(cells: list[Cell], ending: Ending, bench_folder: BenchFolder, *, json: bool) -> None:
     """Show the tables, then what is missing and why."""
-    from cfsl.cli.benchtable import tables_of
+    from cfsl.report.bench_tables import tables_of
 
-    tables = tables_of(cells, bench_folder)
+    tables = tables_of(cells, bench_folder.card)
     if json:
         rows = [row for table in tables for row in table.rows()]
         print_json({"cells": rows, "failed": ending.failed, "blocked": ending.blocked})

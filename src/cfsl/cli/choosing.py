@@ -51,7 +51,7 @@ def choose(
     json: Json = False,
 ) -> None:
     """Try every combination of some hyper-parameters' values on validation tasks, and say which is best."""
-    from cfsl.cards.card import write_card
+    from cfsl.cards.card import write_content
     from cfsl.harness.evaluate import Conditions
     from cfsl.runs.perform import perform
     from cfsl.runs.run_spec import built, learner_spec
@@ -83,7 +83,7 @@ def choose(
     else:
         _say_table(learner, tried, chosen_tasks)
     if out is not None:
-        write_card(out, card)
+        write_content(out, card)
         if not json:
             say(f"wrote {out}")
     if not json:

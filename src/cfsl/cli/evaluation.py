@@ -14,6 +14,7 @@ from cfsl.cli.task_options import TaskOptions, takes_task_options
 from cfsl.errors import SpecError, lookup
 
 if TYPE_CHECKING:
+    from cfsl.cards.schema import Card, CardMacs, CardMetrics
     from cfsl.data.tasks import Tasks
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
@@ -137,7 +138,7 @@ def evaluate(
     if out is not None:
         card = write_card(out, card, answers)
     if json:
-        print_json(card)
+        print_json(card.content())
         return
     for difference in differences_from_training(weights.notes(), built(spec)):
         say(f"note: {difference}")
@@ -149,7 +150,7 @@ def evaluate(
 def _members(checkpoint: Path | None, count: int | None, average: str | None) -> dict[str, Any]:
     """Return the fields of a run spec that the options of an ensemble describe."""
     from cfsl.metrics.ensemble import AVERAGES
-    from cfsl.training.loop import best_epochs
+    from cfsl.training.run_folder import best_epochs
 
     if count is None:
         if average is not None:
@@ -165,39 +166,37 @@ def _members(checkpoint: Path | None, count: int | None, average: str | None) ->
     return {"members": len(best_epochs(checkpoint, count)), "average": chosen}
 
 
-def _say_result(learner: str, tasks: Tasks, card: dict[str, Any]) -> None:
+def _say_result(learner: str, tasks: Tasks, card: Card) -> None:
     from cfsl.report.draw_task import describe_spec
 
-    marks = [name for name in ("transductive", "breaks_law") if card[name]]
-    marked = f"{learner} ({', '.join(marks)})" if marks else learner
+    marked = f"{learner} ({', '.join(card.marks)})" if card.marks else learner
     say(f"{marked} on {tasks.data.name}/{tasks.split}, {len(tasks)} tasks")
     say(f"  {describe_spec(tasks.spec)}")
-    _say_metrics(card["metrics"], card["macs"])
-    say(f"  peak memory    {card['peak_memory'] / 1e6:.1f} MB beside weights and images")
-    around = card["circumstances"]
-    say(f"  {around['seconds']:.1f} s on {around['environment']['processor']}")
-    if "ensemble" in card:
-        together = card["ensemble"]
-        epochs = ", ".join(str(epoch + 1) for epoch in together["epochs"])
-        say(f"ensemble of {together['members']}: epochs {epochs}, mean of {together['average']}")
-        _say_metrics(together["metrics"], together["macs"])
-        say(f"  {around['ensemble_seconds']:.1f} s more")
+    _say_metrics(card.metrics, card.macs)
+    say(f"  peak memory    {(card.peak_memory or 0) / 1e6:.1f} MB beside weights and images")
+    circumstances = card.circumstances
+    say(f"  {circumstances.seconds or 0:.1f} s on {circumstances.environment.processor}")
+    if card.ensemble is not None:
+        together = card.ensemble
+        epochs = ", ".join(str(epoch + 1) for epoch in together.epochs or [])
+        say(f"ensemble of {together.members}: epochs {epochs}, mean of {together.average}")
+        _say_metrics(together.metrics, together.macs)
+        say(f"  {circumstances.ensemble_seconds or 0:.1f} s more")
 
 
-def _say_metrics(metrics: dict[str, Any], macs: dict[str, int]) -> None:
+def _say_metrics(metrics: CardMetrics, macs: CardMacs) -> None:
     from cfsl.cards.card_rows import percent
 
-    accuracy, entropy, memory = metrics["accuracy"], metrics["cross_entropy"], metrics["atm"]
-    interval = " (95 % over tasks)" if accuracy["ci95"] is not None else ""
-    say(f"  accuracy       {percent(accuracy['mean'], accuracy['ci95'])} %{interval}")
-    say(f"  cross-entropy  {entropy['mean']:.3f}")
-    say(f"  ATM            {memory['total']:.4f} ({memory['representation']:.4f} representation)")
-    say(f"  MACs           {macs['adaptation']:,} to learn, {macs['prediction']:,} to answer")
-    if metrics["diverged"]:
-        say(
-            f"  diverged       {100 * metrics['diverged']:.2f} % of targets have no finite answer, and count as wrong"
-        )
-    if "forgetting" in metrics:
-        say(f"  forgetting     {100 * metrics['forgetting']['mean']:.2f} %")
-    if "backward_transfer" in metrics:
-        say(f"  back transfer  {100 * metrics['backward_transfer']['mean']:.2f} %")
+    accuracy, entropy, memory = metrics.accuracy, metrics.cross_entropy, metrics.atm
+    interval = " (95 % over tasks)" if accuracy.ci95 is not None else ""
+    say(f"  accuracy       {percent(accuracy.mean, accuracy.ci95)} %{interval}")
+    say(f"  cross-entropy  {entropy.mean:.3f}")
+    say(f"  ATM            {memory.total:.4f} ({memory.representation:.4f} representation)")
+    say(f"  MACs           {macs.adaptation:,} to learn, {macs.prediction:,} to answer")
+    if metrics.diverged:
+        share = f"{100 * metrics.diverged:.2f} % of targets"
+        say(f"  diverged       {share} have no finite answer, and count as wrong")
+    if metrics.forgetting is not None:
+        say(f"  forgetting     {100 * metrics.forgetting.mean:.2f} %")
+    if metrics.backward_transfer is not None:
+        say(f"  back transfer  {100 * metrics.backward_transfer.mean:.2f} %")

@@ -12,12 +12,13 @@ from cfsl.cli.verification import counted, skipped
 from cfsl.errors import CardError, SpecError
 
 if TYPE_CHECKING:
-    from cfsl.cards.card_rows import Row
+    from cfsl.cards.card_rows import FlatRow
 
 app = typer.Typer(
     no_args_is_help=True,
     help="Look at result cards, and take them elsewhere.",
-    epilog="Examples:\n\ncfsl results list results --type B\n\ncfsl results show results/omniglot/protonet-B3.json\n\n"
+    epilog="Examples:\n\ncfsl results list results --type B\n\n"
+    "cfsl results show results/omniglot/protonet-B3.json\n\n"
     "cfsl results export --format csv --out results.csv",
 )
 
@@ -39,7 +40,10 @@ def list_cards(
     type_: Type = None,
     json: Json = False,
 ) -> None:
-    """List the result cards below a folder; damaged ones are named on stderr, and the exit code is 1."""
+    """List the result cards below a folder.
+
+    Damaged ones are named on stderr, and the exit code is 1.
+    """
     from cfsl.cards.card_rows import listed, plain
 
     rows, damaged, others = _rows(folder, {"data": data, "learner": learner, "task_type": type_})
@@ -55,18 +59,19 @@ def list_cards(
 @app.command(epilog="Example: cfsl results show results/omniglot/protonet-B3.json")
 def show(card: Annotated[Path, typer.Argument(help="A result card.")], json: Json = False) -> None:
     """Show all that stands on a card."""
-    from cfsl.cards.card import RESULT, kind_of
-    from cfsl.cards.collect import sound_card
+    from cfsl.cards.card import RESULT, checked_card, kind_of, read_content
     from cfsl.report.card_text import card_lines
 
-    read = sound_card(card)
+    content = read_content(card)
+    kind = kind_of(content)
+    read = checked_card(content, card) if kind == RESULT else None
     if json:
-        print_json(read)
-    elif kind_of(read) != RESULT:
-        raise CardError(f"{card} is a card of kind '{kind_of(read)}'; --json prints it as it is")
-    else:
-        for line in card_lines(read):
-            say(line)
+        print_json(content)
+        return
+    if read is None:
+        raise CardError(f"{card} is a card of kind '{kind}'; --json prints it as it is")
+    for line in card_lines(read):
+        say(line)
 
 
 @app.command(epilog="Example: cfsl results export results --format csv --out results.csv")
@@ -125,8 +130,10 @@ def published_cells(data: Data = None, learner: Learner = None, json: Json = Fal
         say(f"{place}{100 * cell.accuracy:6.2f}  {cell.status:<11}{cell.reason}")
 
 
-def _rows(folder: Path, wanted: dict[str, str | None]) -> tuple[list[Row], list[str], int]:
-    """Return the cards that are wanted as rows, what is wrong with damaged ones, and how many files are no results."""
+def _rows(folder: Path, wanted: dict[str, str | None]) -> tuple[list[FlatRow], list[str], int]:
+    """Return the cards that are wanted as rows, the problems of damaged ones, and how many files
+    are no results.
+    """
     from cfsl.cards.card_rows import row_of
     from cfsl.cards.collect import collected
 

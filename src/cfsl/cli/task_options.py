@@ -159,7 +159,7 @@ class TaskOptions:
 
     def run(self, learner: LearnerSpec, tasks: Tasks, weights: Weights, **fields: Any) -> RunSpec:
         """Return the run of a learner with these weights on these tasks."""
-        from cfsl.presets.board import OWN
+        from cfsl.cards.schema import OWN
         from cfsl.runs.data import data_spec
         from cfsl.runs.run_spec import RunSpec
         from cfsl.runs.weights import origin_of

@@ -147,7 +147,7 @@ class _How:
 
 def _stages(train: TrainSpec, folder: Path) -> list[tuple[TrainSpec, Path]]:
     """Return the training runs of all stages with their folders, the first to be done first."""
-    from cfsl.training.loop import START
+    from cfsl.training.run_folder import START
 
     if train.start is None:
         return [(train, folder)]

@@ -34,7 +34,10 @@ def verify(
     ] = False,
     json: Json = False,
 ) -> None:
-    """Work out every number of result cards again from their answers; the exit code is 1 if one is not true."""
+    """Work out every number of result cards again from their answers.
+
+    The exit code is 1 if one is not true.
+    """
     from cfsl.cards.collect import collected
     from cfsl.cards.manifests import Manifests
     from cfsl.cards.verify import verify_card
@@ -93,20 +96,16 @@ def compare(
     if json:
         print_json(_as_json(compared, (a, b)))
         return
-    tasks = compared.cards[0]["tasks"]
-    say(
-        f"{tasks['data']}/{tasks['split']}, type {tasks['task_type']}, {tasks['spec']['nss']} support sets"
-    )
+    tasks = compared.cards[0].tasks
+    sets = f"{tasks.task_spec.nss} support sets"
+    say(f"{tasks.data}/{tasks.split}, type {tasks.task_type}, {sets}")
     for letter, path, card, accuracy in zip(
         "AB", (a, b), compared.cards, compared.accuracies, strict=True
     ):
-        say(f"  {letter}  {card['learner']['name']}, {path}")
-        say(
-            f"     accuracy {percent(accuracy.mean, accuracy.ci95)} %, ATM {card['metrics']['atm']['total']:.4f}"
-        )
-        say(
-            f"     MACs {card['macs']['adaptation']:,} to learn, {card['macs']['prediction']:,} to answer"
-        )
+        shown = percent(accuracy.mean, accuracy.ci95)
+        say(f"  {letter}  {card.learner.name}, {path}")
+        say(f"     accuracy {shown} %, ATM {card.metrics.atm.total:.4f}")
+        say(f"     MACs {card.macs.adaptation:,} to learn, {card.macs.prediction:,} to answer")
     if compared.ensembles:
         say("  (the ensembles of both; ATM and MACs are those of one member)")
     paired = compared.paired
@@ -119,10 +118,10 @@ def _as_json(compared: Compared, paths: tuple[Path, Path]) -> dict[str, object]:
     sides = {
         letter: {
             "file": str(path),
-            "learner": card["learner"]["name"],
+            "learner": card.learner.name,
             "accuracy": asdict(accuracy),
-            "atm": card["metrics"]["atm"]["total"],
-            "macs": card["macs"],
+            "atm": card.metrics.atm.total,
+            "macs": card.macs.content(),
         }
         for letter, path, card, accuracy in zip(
             "ab", paths, compared.cards, compared.accuracies, strict=True

@@ -24,12 +24,13 @@ from filelock import FileLock, Timeout
 
 from cfsl.cards.card import read_card
 from cfsl.cards.consistency import run_hash
+from cfsl.cards.schema import Card
 from cfsl.engine.partial_results import read_partial_result
 from cfsl.engine.steps import CardStep, PartialResultStep, Step, TrainStep
 from cfsl.errors import CardError, CheckpointError, SpecError
 from cfsl.files import remove_abandoned_parts, written_whole
 from cfsl.runs.run_spec import RunSpec, TrainSpec, built
-from cfsl.training.loop import is_whole_and_finished
+from cfsl.training.run_folder import is_whole_and_finished
 
 
 def _sha256(path: Path) -> str | None:
@@ -39,10 +40,12 @@ def _sha256(path: Path) -> str | None:
         return None
 
 
-def _hash_of_today(card: dict[str, Any]) -> str | None:
+def _hash_of_today(card: Card) -> str | None:
     """Return the run hash a card would have today: fields added since then take their defaults."""
-    run = card.get("run")
-    if not isinstance(run, dict) or run_hash(run) != card.get("run_hash"):
+    if card.run is None:
+        return None
+    run = card.run.content()
+    if run_hash(run) != card.run_hash:
         return None
     try:
         return RunSpec(**run).hash
@@ -110,9 +113,9 @@ class BenchFolder:
             return False
         card = read_card(path)
         if _hash_of_today(card) != run.hash:
-            raise CardError(f"{path} is the card of another run ({str(card.get('run_hash'))[:12]})")
-        answers = card["answers"]
-        if answers is None or _sha256(path.with_name(answers["file"])) != answers["sha256"]:
+            raise CardError(f"{path} is the card of another run ({str(card.run_hash)[:12]})")
+        answers = card.answers
+        if answers is None or _sha256(path.with_name(answers.file)) != answers.sha256:
             raise CardError(f"{path} has lost its answers, or they are those of another")
         return True
 

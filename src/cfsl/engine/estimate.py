@@ -24,7 +24,7 @@ from cfsl.runs.evaluation import described
 from cfsl.runs.run_spec import LearnerSpec, RunSpec, TrainSpec
 from cfsl.spec import TaskSpec
 from cfsl.training.checkpoint import read_notes
-from cfsl.training.loop import LAST
+from cfsl.training.run_folder import LAST
 from cfsl.training.training_spec import Training
 
 PLACE = Path(__file__).with_name("step_times.json")
@@ -209,10 +209,12 @@ def _evaluated(bench_folder: BenchFolder) -> list[Ratio]:
     for path in sorted((bench_folder.path / "cards").glob("*.json")):
         try:
             card = read_card(path)
-            run = RunSpec(**card["run"])
+            if card.run is None or card.circumstances.seconds is None:
+                continue
+            run = RunSpec(**card.run.content())
             if run.task.corruption is not None:
                 continue  # learning was shared with cells that are not known here
-            seconds = card["circumstances"]["seconds"] / (run.tasks * run.members)
+            seconds = card.circumstances.seconds / (run.tasks * run.members)
             ratios.append(((run.learner.name, "eval"), seconds / expected_task(run)))
         except (CfslError, KeyError, TypeError, ZeroDivisionError):
             continue

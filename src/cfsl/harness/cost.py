@@ -1,10 +1,10 @@
-"""What a task costs: multiply-accumulates and memory, of learning from support sets and of answering for targets."""
+"""What a task costs: multiply-accumulates (MACs) and memory."""
 
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any
+from typing import TypeVar
 
 import torch
 
@@ -15,47 +15,60 @@ from cfsl.harness.peak import PeakMemory
 from cfsl.harness.workers import threads
 from cfsl.learners.base import FixedEmbedding, Learner, Meta, Support
 
+T = TypeVar("T")
+
 
 @dataclass(frozen=True)
 class TaskMacs:
     """MACs of one task."""
 
     adaptation: int
-    """All support sets, embedding included."""
+    """For all support sets, embedding included."""
     prediction: int
-    """All targets, embedding included."""
+    """For all targets, embedding included."""
 
 
 def measure_macs(learner: Learner, tasks: Tasks, meta: Meta) -> TaskMacs:
-    """Run the first task and count; every task of a spec has the same shapes, and so the same count."""
-    learning, answering = counting_macs(), counting_macs()
-    learned, answered = _learn_and_predict(learner, tasks, meta, learning, answering)
-    return TaskMacs(learned.total, answered.total)
+    """Count the MACs of the first task; all tasks of a spec have the same shapes and counts."""
+    of_learning, of_prediction = counting_macs(), counting_macs()
+    learned, predicted = _run_first_task(learner, tasks, meta, of_learning, of_prediction)
+    return TaskMacs(learned.total, predicted.total)
 
 
 def measure_peak_memory(learner: Learner, tasks: Tasks, meta: Meta) -> int:
-    """Run the first task; return the most bytes of tensors at once, beside the weights and the images of the task."""
+    """Run the first task and return the most bytes that its tensors took at once.
+
+    The weights and the images of the task are not counted.
+    """
     memory = PeakMemory()
-    _learn_and_predict(learner, tasks, meta, memory, memory)
+    _run_first_task(learner, tasks, meta, memory, memory)
     return memory.peak
 
 
-def _learn_and_predict(
+def _run_first_task(
     learner: Learner,
     tasks: Tasks,
     meta: Meta,
-    learning: AbstractContextManager[Any],
-    answering: AbstractContextManager[Any],
-) -> tuple[Any, Any]:
-    """Run the first task, watched, on one thread: beside other processes, several would wait for each other."""
+    watch_learning: AbstractContextManager[T],
+    watch_prediction: AbstractContextManager[T],
+) -> tuple[T, T]:
+    """Run the first task, watched by the two contexts, and return what these give.
+
+    It runs on one thread: beside other processes, several threads would wait for each other.
+    """
     task, info = tasks[0], task_info(tasks, tasks.numbers[0])
-    embed = learner.embed if isinstance(learner, FixedEmbedding) else None
+
+    def shown(images: torch.Tensor) -> torch.Tensor:
+        return learner.embed(meta, images) if isinstance(learner, FixedEmbedding) else images
+
     with threads(1), torch.no_grad():
-        with learning as learned:
+        with watch_learning as learned:
             state = learner.begin(meta, info)
             for support in task.support_sets:
-                images = embed(meta, support.images) if embed else support.images
+                images = shown(support.images)
                 state = learner.observe(state, Support(images, support.labels))
-        with answering as answered:
-            learner.predict(state, embed(meta, task.target.images) if embed else task.target.images)
-    return learned, answered
+
+        with watch_prediction as predicted:
+            learner.predict(state, shown(task.target.images))
+
+    return learned, predicted

@@ -1,4 +1,4 @@
-"""Every image of a split, embedded once: for learners whose embedding does not change within a task."""
+"""Every image of a split, embedded once: for learners with an embedding that stays as it is."""
 
 from __future__ import annotations
 
@@ -20,30 +20,32 @@ Table = Float[Tensor, "all *features"]
 
 _EMBEDDED_AT_ONCE = 32
 """Small enough for the maps to stay in the cache: twice as fast as 256 on the CPU."""
-_KEPT_BYTES = 2**28
-"""A larger table is made anew each time: it would stay in memory to the end of the process."""
-_LAST: dict[str, Table] = {}
-"""The last table, by what it was made from."""
+_LARGEST_KEPT = 2**28
+"""In bytes. A larger table is made anew each time: it would stay in memory to the end."""
+_KEPT: dict[str, Table] = {}
+"""The table that was made last, by the hash of everything that it was made from."""
 
 
 def remembered_table(
     embed: Callable[[Tensor], Tensor], learner: Learner, meta: Meta, tasks: Tasks, device: str
 ) -> Table:
-    """Return the table of a split; the last one is kept, as a bench asks for column after column of one learner.
+    """Return the table of a split: the one that was made last, if it is the same.
 
-    Only learners of this package are known to be values: what another one embeds may depend on more than can be seen.
+    A bench asks for the same table column after column. Only learners of this package are known
+    to be values; what another one embeds may depend on more than its settings and weights.
     """
-    if not isinstance(learner, FrozenSpec) or not type(learner).__module__.startswith(
-        "cfsl.learners."
-    ):
+    is_ours = type(learner).__module__.startswith("cfsl.learners.")
+    if not is_ours or not isinstance(learner, FrozenSpec):
         return embedding_table(embed, tasks, device)
-    origin = _origin(learner, meta, tasks, device)
-    if origin in _LAST:
-        return _LAST[origin]
-    _LAST.clear()
+
+    key = _hash_of_sources(learner, meta, tasks, device)
+    if key in _KEPT:
+        return _KEPT[key]
+
+    _KEPT.clear()  # before the next table is made: two may not fit into memory
     table = embedding_table(embed, tasks, device)
-    if table.nbytes <= _KEPT_BYTES:
-        _LAST[origin] = table
+    if table.nbytes <= _LARGEST_KEPT:
+        _KEPT[key] = table
     return table
 
 
@@ -59,14 +61,18 @@ def embedding_table(embed: Callable[[Tensor], Tensor], tasks: Tasks, device: str
     return torch.cat(parts)
 
 
-def _origin(learner: FrozenSpec, meta: Meta, tasks: Tasks, device: str) -> str:
-    """Return a digest of everything that a table depends on: settings, weights to the bit and their layout, images."""
-    digest = hashlib.sha256(
-        f"{type(learner).__qualname__} {learner.canonical_json()} {device}".encode()
-    )
-    for name, tensor in flatten(meta).items():
-        digest.update(f"{name} {tensor.dtype} {tensor.shape} {tensor.stride()}".encode())
+def _hash_of_sources(learner: FrozenSpec, meta: Meta, tasks: Tasks, device: str) -> str:
+    """Return a hash of everything that a table depends on.
+
+    That is the settings of the learner, its weights to the bit and their layout, and the images.
+    """
+    name = type(learner).__qualname__
+    digest = hashlib.sha256(f"{name} {learner.canonical_json()} {device}".encode())
+
+    for path, tensor in flatten(meta).items():
+        digest.update(f"{path} {tensor.dtype} {tensor.shape} {tensor.stride()}".encode())
         digest.update(tensor.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes())
+
     digest.update(tasks.data.fingerprint.encode())
     digest.update(np.ascontiguousarray(tasks.images.rows).tobytes())
     return digest.hexdigest()

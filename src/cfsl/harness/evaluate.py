@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -18,9 +19,9 @@ from cfsl.harness.devices import require_device
 from cfsl.harness.embedding_table import Table, embedding_table, remembered_table
 from cfsl.harness.freed_memory import freed_memory_kept
 from cfsl.harness.isolation.isolate import IsolatedRun
-from cfsl.harness.run import Outcome, StrictRun, TrustingRun
+from cfsl.harness.run import Outcome, Run, StrictRun, TrustingRun
 from cfsl.harness.trace import Trace
-from cfsl.harness.workers import Workers, on_device, threads
+from cfsl.harness.workers import Progress, Workers, on_device, threads
 from cfsl.learners.base import FixedEmbedding, Learner, Meta, Support, TaskInfo
 from cfsl.learners.maml.accelerated import accelerated
 from cfsl.sampling import SAMPLER
@@ -29,21 +30,25 @@ from cfsl.sampling.plan import groups_seen
 _PLANNED_AT_ONCE = 256
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Conditions:
-    """Under which conditions tasks are run."""
+    """The conditions under which tasks are run."""
 
     progressive: bool = False
-    """Also ask for all targets after every support set."""
+    """Ask for all targets after every support set, too."""
     table: bool = True
-    """Embed each image of the split once, if the learner has an embedding of its own; the answers are the same."""
+    """Embed each image of the split once, if the learner is a `FixedEmbedding`: the same answers,
+    sooner."""
     law: bool = True
-    """Enforce the data-flow law. Without it the learner is trusted: for validation, where nothing is published."""
+    """Enforce the data-flow law. Without it the learner is trusted: for validation during training,
+    where nothing is published."""
     device: str = "cpu"
     isolate: bool = False
-    """Let a new process see every support set, and another give the answers (see `isolate.py`)."""
+    """Run every call of the learner in a new process (see `isolation/isolate.py`): the same
+    answers, and nowhere in memory to hide anything."""
     accelerate: bool = False
-    """Run the faster twin of a learner, if there is one (see `maml_fast.py`): the same up to rounding."""
+    """Run the faster twin of the learner, if there is one (see `learners/maml/accelerated.py`):
+    the same answers up to rounding."""
 
 
 def evaluate(
@@ -60,19 +65,25 @@ def evaluate(
     accelerate: bool = False,
     progress: Callable[[int], None] | None = None,
 ) -> Trace:
-    """Run the learner over the tasks, under the data-flow law, and return what came out.
+    """Run the learner, with the weights `meta`, over the tasks, and return all answers.
 
-    A learner with an embedding of its own (`embed`) embeds each image of the split once, unless `table` is off; the
-    answers are the same. `progressive` also asks for all targets after every support set. `law=False` trusts the
-    learner: for validation during training, where nothing is published. `workers` shares the tasks out among so many
-    processes; the answers are the same, to the bit, as everything is computed on one thread. (A table needs none.)
-    `accelerate` runs the faster twin of a learner, if there is one: the same answers up to rounding.
-    `isolate` lets a new process see every support set: the same answers, and nowhere in memory to hide anything.
+    `progressive` also asks for all targets after every support set. `table` lets a learner with
+    an `embed` of its own embed each image of the split once. `law` enforces the data-flow law.
+    `isolate` runs every call of the learner in a new process. `accelerate` takes the faster twin
+    of a learner that has one. `workers` is the number of processes that share the tasks, and
+    `progress` is told how many more tasks are finished.
+
+    `workers` and `isolate` change no bit of the answers; `table` and `accelerate` round otherwise.
     """
-    conditions = Conditions(progressive, table, law, device, isolate, accelerate)
-    return evaluate_under(
-        conditions, learner, tasks, {} if meta is None else meta, workers, progress
+    conditions = Conditions(
+        progressive=progressive,
+        table=table,
+        law=law,
+        device=device,
+        isolate=isolate,
+        accelerate=accelerate,
     )
+    return evaluate_under(conditions, learner, tasks, meta or {}, workers, progress)
 
 
 def evaluate_under(
@@ -81,25 +92,83 @@ def evaluate_under(
     tasks: Tasks,
     meta: Meta,
     workers: int | Workers = 1,
-    progress: Callable[[int], None] | None = None,
+    progress: Progress | None = None,
 ) -> Trace:
-    """Do what `evaluate` does, under conditions that are all said together."""
-    learner = _ready(learner, tasks, conditions)
-    told = progress or (lambda finished: None)
-    if workers == 1 or _uses_table(learner, tasks, conditions):
-        return run_tasks(learner, tasks, meta, conditions, told)
-    with Workers.of(workers) as pool:
-        return pool.run(run_tasks, learner, tasks, meta, conditions, told)
+    """Run the learner over the tasks under these conditions, and return all answers.
+
+    Everything is computed on one thread, so the answers are the same bits with any number of
+    workers. Tasks that look up a table are so fast that workers would only cost time.
+    """
+    learner = _checked(learner, tasks, conditions)
+
+    if workers != 1 and not _uses_table(learner, tasks, conditions):
+        in_worker = functools.partial(evaluate_under, conditions)
+        with Workers.of(workers) as pool:
+            return pool.run(in_worker, learner, tasks, meta, progress)
+
+    return _trace(tasks, _outcomes(learner, tasks, meta, conditions, progress))
 
 
-def _ready(learner: Learner, tasks: Tasks, conditions: Conditions) -> Learner:
-    """Refuse what cannot be run, and return the learner or its faster twin."""
+def evaluate_variants(
+    conditions: Conditions,
+    learner: Learner,
+    variants: Sequence[Tasks],
+    meta: Meta,
+    progress: Progress | None = None,
+) -> list[Trace]:
+    """Run tasks that differ in the corruption of their targets only, learning each task once.
+
+    The support sets of all variants are the same, and so is the state after them: the learner is
+    asked about the targets of each variant in turn. Every trace has the bits that `evaluate_under`
+    gives for its variant alone.
+    """
+    if len(variants) == 1:
+        return [evaluate_under(conditions, learner, variants[0], meta, progress=progress)]
+    _require_learned_together(variants, conditions)
+
+    first, *others = variants
+    learner = _checked(learner, first, conditions)
+    outcomes = _outcomes(learner, first, meta, conditions, progress, others)
+
+    other_outcomes = [
+        [replace(outcome, logits=outcome.other_logits[i]) for outcome in outcomes]
+        for i in range(len(others))
+    ]
+    return list(map(_trace, variants, [outcomes, *other_outcomes]))
+
+
+def _require_learned_together(variants: Sequence[Tasks], conditions: Conditions) -> None:
+    """Refuse tasks that do not share their support sets, or that have to be run alone."""
+    if conditions.progressive:
+        raise LearnerError(
+            "tasks that are asked about all along are not learned once for all; run them one by one"
+        )
+    if len({_what_is_learned(tasks) for tasks in variants}) != 1:
+        raise SpecError(
+            "only tasks that differ in nothing but the corruption of their targets are learned "
+            "together"
+        )
+    if any(tasks.spec.corruption is None for tasks in variants):
+        raise SpecError(
+            "clean targets may be embedded beforehand, and are run alone; give corrupted ones"
+        )
+
+
+def _what_is_learned(tasks: Tasks) -> tuple[object, ...]:
+    """Return everything that decides the support sets of tasks."""
+    key = tasks.key(0)
+    return key._replace(spec_hash=tasks.spec.draw_json()), tasks.spec.overwrite, tasks.numbers
+
+
+def _checked(learner: Learner, tasks: Tasks, conditions: Conditions) -> Learner:
+    """Refuse what cannot be run; return the learner that runs: itself or its faster twin."""
     if not len(tasks):
         raise LearnerError("there are no tasks to evaluate; give at least one")
     if conditions.isolate and not conditions.law:
         raise LearnerError("isolate=True enforces the law and law=False does not; give one of them")
     _require_labels_of_spec(tasks)
     require_device(conditions.device)
+
     if conditions.isolate and conditions.accelerate:
         raise LearnerError(
             "isolate=True runs no kernels that are loaded at first use; leave accelerate out"
@@ -108,121 +177,71 @@ def _ready(learner: Learner, tasks: Tasks, conditions: Conditions) -> Learner:
 
 
 def _require_labels_of_spec(tasks: Tasks) -> None:
-    """Refuse tasks with more labels than their spec says: learners, networks and cards have room for those only."""
+    """Refuse tasks with more labels than their spec says: nothing has room for the others."""
     drawn = 1 + int(tasks.plan(tasks.numbers[:1]).support_labels.max())
     if drawn > tasks.spec.labels:
         raise SpecError(
-            f"the sampler {tasks.sampler} gives a class a new label in every support set: {drawn} labels, where tasks "
-            f"of this setting have {tasks.spec.labels}, so that nothing can be evaluated on them; take the sampler "
-            f"{SAMPLER} or as_released_2020_08, or new classes in every support set (cci=1)"
+            f"the sampler {tasks.sampler} gives a class a new label in every support set: {drawn} "
+            f"labels, where tasks of this setting have {tasks.spec.labels}, so that nothing can be "
+            f"evaluated on them; take the sampler {SAMPLER} or as_released_2020_08, or new classes "
+            f"in every support set (cci=1)"
         )
 
 
-def run_tasks(
+def _outcomes(
     learner: Learner,
     tasks: Tasks,
     meta: Meta,
     conditions: Conditions,
-    progress: Callable[[int], None],
-) -> Trace:
-    """Run all tasks in this process, one after the other."""
-    return _run_variants(learner, [tasks], meta, conditions, progress)[0]
+    progress: Progress | None,
+    variants: Sequence[Tasks] = (),
+) -> list[Outcome]:
+    """Run all tasks in this process, one after the other.
 
-
-def evaluate_variants(
-    conditions: Conditions,
-    learner: Learner,
-    variants: Sequence[Tasks],
-    meta: Meta,
-    progress: Callable[[int], None] | None = None,
-) -> list[Trace]:
-    """Do what `evaluate_under` does for tasks that differ in the corruption of their targets only, learning each once.
-
-    The support sets are the same, so the state after them is, too: it is asked about each variant's targets in turn.
-    Every trace is, to the bit, what its variant gives alone.
+    At the end of each task the learner is also asked about the targets of its `variants`.
     """
-    if len(variants) == 1:
-        return [evaluate_under(conditions, learner, variants[0], meta, progress=progress)]
-    if conditions.progressive:
-        raise LearnerError(
-            "tasks that are asked about all along are not learned once for all; run them one by one"
-        )
-    if len({_what_is_learned(tasks) for tasks in variants}) != 1:
-        raise SpecError(
-            "only tasks that differ in nothing but the corruption of their targets are learned together"
-        )
-    if any(tasks.spec.corruption is None for tasks in variants):
-        raise SpecError(
-            "clean targets may be embedded beforehand, and are run alone; give corrupted ones"
-        )
-    learner = _ready(learner, variants[0], conditions)
-    return _run_variants(learner, variants, meta, conditions, progress or (lambda finished: None))
-
-
-def _what_is_learned(tasks: Tasks) -> tuple[object, ...]:
-    """Return all that decides the support sets of tasks."""
-    key = tasks.key(0)
-    return key._replace(spec_hash=tasks.spec.draw_json()), tasks.spec.overwrite, tasks.numbers
-
-
-def _run_variants(
-    learner: Learner,
-    variants: Sequence[Tasks],
-    meta: Meta,
-    conditions: Conditions,
-    progress: Callable[[int], None],
-) -> list[Trace]:
-    """Learn the tasks of the first variant, and ask about the targets of all."""
-    tasks = variants[0]
     _fill_caches(tasks)
     meta = on_device(meta, conditions.device)
     if getattr(learner, "needs_loading", False):
         _load(learner, tasks, meta)
     uses_table = _uses_table(learner, tasks, conditions)
+    outcomes = []
+
     with (
         threads(1),
         freed_memory_kept(),
         torch.no_grad(),
         _started(learner, meta, conditions, embedded=uses_table) as run,
     ):
-        embedding = _table(run, learner, meta, tasks, conditions) if uses_table else None
-        outcomes = []
+        table = _table(run, learner, meta, tasks, conditions) if uses_table else None
         for task in _unlabelled(tasks):
-            info = replace(task_info(tasks, task.number), device=conditions.device)
-            supports = _Supports(tasks, task, embedding, conditions.device)
-            others = [replace(supports, tasks=variant).targets for variant in variants[1:]]
-            outcomes.append(
-                run.task(
-                    info,
-                    iter(supports),
-                    supports.targets,
-                    progressive=conditions.progressive,
-                    others=others,
-                )
+            images = _TaskImages(tasks, task, table, conditions.device)
+            outcome = run.task(
+                replace(task_info(tasks, task.number), device=conditions.device),
+                images.support_sets(),
+                images.targets,
+                progressive=conditions.progressive,
+                others=[replace(images, tasks=variant).targets for variant in variants],
             )
-            progress(1)
-        if isinstance(run, StrictRun):
-            run.require_unchanged_weights()
-    return [
-        _trace(
-            variant,
-            [replace(outcome, logits=[outcome.logits, *outcome.others][i]) for outcome in outcomes],
-            progressive=conditions.progressive,
-        )
-        for i, variant in enumerate(variants)
-    ]
+            outcomes.append(outcome)
+            if progress is not None:
+                progress(1)
+
+    return outcomes
 
 
 def _load(learner: Learner, tasks: Tasks, meta: Meta) -> None:
-    """Let a learner run a task unwatched, so that whatever it loads is loaded."""
-    supports = _Supports(tasks, next(_unlabelled(tasks[:1])), None, "cpu")
-    TrustingRun(learner, meta).task(
-        task_info(tasks, tasks.numbers[0]), iter(supports), supports.targets
-    )
+    """Let a learner run a task unwatched, so that it has loaded what it loads at first use."""
+    images = _TaskImages(tasks, next(_unlabelled(tasks[:1])), None, "cpu")
+    info = task_info(tasks, tasks.numbers[0])
+    TrustingRun(learner, meta).task(info, images.support_sets(), images.targets)
 
 
 def _fill_caches(tasks: Tasks) -> None:
-    """Let tasks and data set remember what they remember: a script's globals may hold both, and are watched."""
+    """Let tasks and data set fill their caches now.
+
+    The globals of a script may hold both. They are watched, and must not change later.
+    """
     tasks.images.normalised(tasks.plan(tasks.numbers[:1]).target_images)
 
 
@@ -243,7 +262,7 @@ def task_info(tasks: Tasks, number: int) -> TaskInfo:
 
 
 @dataclass(frozen=True)
-class _Unlabelled:
+class _UnlabelledTask:
     """A task without the labels of its targets: they must be nowhere while a learner runs."""
 
     number: int
@@ -252,51 +271,59 @@ class _Unlabelled:
     target_images: Int32[np.ndarray, " targets"]
 
 
-def _unlabelled(tasks: Tasks) -> Iterator[_Unlabelled]:
+def _unlabelled(tasks: Tasks) -> Iterator[_UnlabelledTask]:
     for start in range(0, len(tasks), _PLANNED_AT_ONCE):
         yield from _draw_unlabelled(tasks, tasks.numbers[start : start + _PLANNED_AT_ONCE])
 
 
-def _draw_unlabelled(tasks: Tasks, numbers: range) -> list[_Unlabelled]:
+def _draw_unlabelled(tasks: Tasks, numbers: range) -> list[_UnlabelledTask]:
+    """Draw tasks. The plan with the labels of their targets is gone when this returns."""
     plan = tasks.plan(numbers)
     targets = plan.target_images.copy()
     return [
-        _Unlabelled(number, plan.support_images[i], plan.support_labels[i], targets[i])
+        _UnlabelledTask(number, plan.support_images[i], plan.support_labels[i], targets[i])
         for i, number in enumerate(numbers)
     ]
 
 
 @dataclass(frozen=True)
-class _Supports:
-    """Makes the support sets and the targets of a task when they are asked for."""
+class _TaskImages:
+    """The images of a task, made when they are asked for: raw ones, or rows of a table."""
 
     tasks: Tasks
-    task: _Unlabelled
+    task: _UnlabelledTask
     table: Float[Tensor, "all *features"] | None
     device: str
 
-    def __iter__(self) -> Iterator[Support]:
+    def support_sets(self) -> Iterator[Support]:
+        """Make one support set at a time."""
         for images, labels in zip(self.task.support_images, self.task.support_labels, strict=True):
-            yield Support(
-                self._shown(images), torch.from_numpy(labels.astype(np.int64)).to(self.device)
-            )
-
-    def _shown(self, numbers: Int32[np.ndarray, " n"]) -> Tensor:
-        if self.table is not None:
-            return self.table[torch.from_numpy(numbers.astype(np.int64)).to(self.device)]
-        return torch.from_numpy(self.tasks.images.normalised(numbers)).to(self.device)
+            yield Support(self._images(images), self._on_device(labels))
 
     def targets(self) -> Tensor:
-        """Return the target images anew."""
+        """Make the target images anew."""
         if self.table is not None:
-            return self._shown(self.task.target_images)
+            return self._images(self.task.target_images)
+
         number = self.task.number
         images, _ = self.tasks.targets_of(self.task.target_images[None], range(number, number + 1))
         return torch.from_numpy(images[0]).to(self.device)
 
+    def _images(self, numbers: Int32[np.ndarray, " n"]) -> Tensor:
+        if self.table is not None:
+            return self.table[self._on_device(numbers)]
+        return torch.from_numpy(self.tasks.images.normalised(numbers)).to(self.device)
+
+    def _on_device(self, numbers: Int32[np.ndarray, " n"]) -> Tensor:
+        return torch.from_numpy(numbers.astype(np.int64)).to(self.device)
+
 
 def _uses_table(learner: Learner, tasks: Tasks, conditions: Conditions) -> bool:
-    """A table holds clean images, each embedded on its own: no corrupted targets, and no transductive learner."""
+    """Tell whether images are looked up in a table.
+
+    A table holds clean images, each embedded on its own: it serves neither corrupted targets nor
+    a transductive learner.
+    """
     if not conditions.table or not isinstance(learner, FixedEmbedding):
         return False
     return tasks.spec.corruption is None and not getattr(learner, "transductive", False)
@@ -305,37 +332,36 @@ def _uses_table(learner: Learner, tasks: Tasks, conditions: Conditions) -> bool:
 @contextlib.contextmanager
 def _started(
     learner: Learner, meta: Meta, conditions: Conditions, *, embedded: bool
-) -> Iterator[StrictRun | TrustingRun | IsolatedRun]:
-    """Yield what runs tasks; afterwards its processes have ended."""
+) -> Iterator[Run]:
+    """Yield what runs tasks. After the last task, check the weights and end all processes."""
     if conditions.isolate:
-        with IsolatedRun(learner, meta, embedded=embedded) as run:
-            yield run
+        with IsolatedRun(learner, meta, embedded=embedded) as isolated:
+            yield isolated
+    elif conditions.law:
+        strict = StrictRun(learner, meta, embedded=embedded)
+        yield strict
+        strict.require_unchanged_weights()
     else:
-        yield (StrictRun if conditions.law else TrustingRun)(learner, meta, embedded=embedded)
+        yield TrustingRun(learner, meta, embedded=embedded)
 
 
-def _table(
-    run: StrictRun | TrustingRun | IsolatedRun,
-    learner: Learner,
-    meta: Meta,
-    tasks: Tasks,
-    conditions: Conditions,
-) -> Table:
+def _table(run: Run, learner: Learner, meta: Meta, tasks: Tasks, conditions: Conditions) -> Table:
     """Return all images embedded; in isolation, by a new process each time."""
     if conditions.isolate:
         return embedding_table(run.embed, tasks, conditions.device)
     return remembered_table(run.embed, learner, meta, tasks, conditions.device)
 
 
-def _trace(tasks: Tasks, outcomes: list[Outcome], *, progressive: bool) -> Trace:
+def _trace(tasks: Tasks, outcomes: Sequence[Outcome]) -> Trace:
     """Put the answers together with the labels, which are drawn only now."""
     plan, spec = tasks.plan(), tasks.spec
     image_bytes = 4 * tasks.data.pixels[0].size
-    answers = (
-        np.stack([np.stack([a.cpu().numpy() for a in o.progressive]) for o in outcomes])
-        if progressive
-        else None
-    )
+
+    progressive = None
+    if outcomes[0].progressive:
+        answers = [torch.stack(outcome.progressive).cpu().numpy() for outcome in outcomes]
+        progressive = np.stack(answers).astype(np.int32)
+
     return Trace(
         logits=torch.stack([outcome.logits for outcome in outcomes]).float().numpy(),
         labels=plan.target_labels.astype(np.int64),
@@ -343,6 +369,6 @@ def _trace(tasks: Tasks, outcomes: list[Outcome], *, progressive: bool) -> Trace
         state_bytes=np.array([outcome.state_bytes for outcome in outcomes], np.int64),
         bookkeeping_bytes=np.array([outcome.bookkeeping_bytes for outcome in outcomes], np.int64),
         support_bytes=spec.support_images * image_bytes,
-        progressive=None if answers is None else answers.astype(np.int32),
-        seen=groups_seen(spec) if progressive else None,
+        progressive=progressive,
+        seen=None if progressive is None else groups_seen(spec),
     )

@@ -3,11 +3,12 @@
 A `Guard` watches the ways in which data could be carried past the boundary:
 
 - files, sockets, other processes: whenever a learner is called;
-- the learner object, its class, the globals, default arguments and closures of the module it was written in; threads;
-  the global random generators of torch, numpy and Python: after every task;
-- the same, and the learned weights bit by bit: after every call of tasks that are watched closely, which are the first
-  ones and others drawn at random, so that no learner can know which; and the weights once more at the end;
-- tensors that stay alive although nothing of the harness refers to them: in the first task.
+- the learner object, its class, the globals, default arguments and closures of the module it was
+  written in; threads; the global random generators of torch, numpy and Python: after every task;
+- the same, and the learned weights bit by bit: after every call of tasks that are watched closely,
+  which are the first ones and others drawn at random, so that no learner can know which; and the
+  weights once more at the end;
+- tensors that stay alive although the harness does not refer to them: in the first task.
 
 What it cannot see is listed in docs/data-flow.md.
 """
@@ -31,7 +32,7 @@ import torch
 from torch import Tensor
 
 from cfsl.errors import DataFlowError
-from cfsl.harness.mutable_snapshot import Roots
+from cfsl.harness.mutable_snapshot import MutableSnapshot
 from cfsl.harness.state import flatten
 from cfsl.learners.base import Learner, Meta
 
@@ -41,20 +42,24 @@ _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 _FORBIDDEN = {
     "opened a connection": "socket.connect socket.sendto socket.sendmsg",
     "opened a socket": "socket.bind",
-    "started a process": "subprocess.Popen os.system os.fork os.forkpty os.exec os.spawn os.posix_spawn",
+    "started a process": (
+        "subprocess.Popen os.system os.fork os.forkpty os.exec os.spawn os.posix_spawn"
+    ),
     "sent a signal": "os.kill os.killpg",
     "changed the environment": "os.putenv os.unsetenv os.chdir",
     "renamed a file": "os.rename",
     "made a folder": "os.mkdir",
     "made a link": "os.link os.symlink",
-    "changed a file": "os.remove os.rmdir os.chmod os.chown os.utime os.truncate os.setxattr os.removexattr",
+    "changed a file": (
+        "os.remove os.rmdir os.chmod os.chown os.utime os.truncate os.setxattr os.removexattr"
+    ),
     "opened a database": "sqlite3.connect",
 }
 _FORBIDDEN_EVENTS = {event: what for what, events in _FORBIDDEN.items() for event in events.split()}
 
 
 def _audit(event: str, arguments: tuple[Any, ...]) -> None:
-    """Stop what a learner must not do while it is watched. Python calls this for every audited event."""
+    """Stop what a watched learner must not do. Python calls this for every audited event."""
     call = getattr(_WATCHED, "call", None)
     if call:
         _refuse(call, event, arguments)
@@ -70,23 +75,19 @@ def _refuse(call: str, event: str, arguments: tuple[Any, ...]) -> None:
 
 
 def _reads_code(path: object, mode: object, flags: int) -> bool:
-    """Tell the opening of a file that an import needs: by its name, and not to write to it."""
+    """Tell whether a file is opened as an import does: it holds code, and is only read."""
     return str(path).endswith(_CODE_FILES) and not flags & _WRITING
 
 
 def watch_process(call: str) -> None:
-    """Watch all threads of this process to its end: for a process that does nothing but run a learner."""
+    """Watch all threads of this process to its end, if it does nothing but run a learner."""
     sys.addaudithook(functools.partial(_refuse, call))
 
 
-_HOOKED: list[bool] = []
-
-
+@functools.cache
 def _install_audit_hook() -> None:
-    """Install the hook once; hooks cannot be taken back, but this one sleeps outside of guarded calls."""
-    if not _HOOKED:
-        sys.addaudithook(_audit)
-        _HOOKED.append(True)
+    """Install the hook once: it cannot be removed, and does nothing outside of watched calls."""
+    sys.addaudithook(_audit)
 
 
 class Guard:
@@ -96,12 +97,12 @@ class Guard:
         """Remember what the learner, its module and its weights look like before the first task."""
         _install_audit_hook()
         self._name = type(learner).__name__
-        self._roots = Roots(learner)
+        self._snapshot = MutableSnapshot(learner)
         self._weights = [_Weight(path, tensor) for path, tensor in flatten(meta).items()]
         self.start_task(closely=True)
 
     def start_task(self, *, closely: bool) -> None:
-        """Remember threads and generators. A task that is watched closely is looked through after every call."""
+        """Remember threads and generators; `closely` checks after every call, not at the end."""
         self._closely = closely
         self._generators = _generator_states()
         self._threads = set(threading.enumerate())
@@ -110,12 +111,16 @@ class Guard:
     def watching(self, call: str) -> Iterator[None]:
         """Watch one call of the learner, and refuse what it left behind."""
         call = f"{self._name}.{call}"
-        _WATCHED.call, written = call, sys.dont_write_bytecode
+        before = sys.dont_write_bytecode
+
+        _WATCHED.call = call
         sys.dont_write_bytecode = True  # or an import would write a file
         try:
             yield
         finally:
-            _WATCHED.call, sys.dont_write_bytecode = None, written
+            _WATCHED.call = None
+            sys.dont_write_bytecode = before
+
         if self._closely:
             self._require_nothing_kept(call)
             self.require_unchanged_weights()
@@ -132,14 +137,16 @@ class Guard:
             raise DataFlowError(
                 f"{call} left a thread running ({name}); only the state may carry data"
             )
-        for name, before, after in zip(
-            _GENERATORS, self._generators, _generator_states(), strict=True
-        ):
+
+        states = zip(_GENERATORS, self._generators, _generator_states(), strict=True)
+        for name, before, after in states:
             if before != after:
                 raise DataFlowError(
-                    f"{call} used or set the global generator of {name}; draw from info.generator() instead"
+                    f"{call} used or set the global generator of {name}; "
+                    f"draw from info.generator() instead"
                 )
-        kept = self._roots.first_change()
+
+        kept = self._snapshot.first_change()
         if kept is not None:
             raise DataFlowError(f"{call} kept something in {kept}; only the state may carry data")
 
@@ -148,13 +155,13 @@ class Guard:
         for weight in self._weights:
             if weight.has_changed():
                 raise DataFlowError(
-                    f"the learner changed its learned weights '{weight.path}' in place during a task; "
-                    f"put what changes into the state"
+                    f"the learner changed its learned weights '{weight.path}' in place during a "
+                    f"task; put what changes into the state"
                 )
 
 
 class _Weight:
-    """A tensor of the learned weights, and what it was: compared bit by bit, so that a NaN equals itself."""
+    """A tensor of the learned weights and its bytes as they were, so that a NaN equals itself."""
 
     def __init__(self, path: str, tensor: Tensor) -> None:
         self.path, self._tensor, self._address = path, tensor, tensor.data_ptr()
@@ -167,15 +174,15 @@ class _Weight:
 
 
 def _memory_of(tensor: Tensor) -> memoryview:
-    """Return the bytes that a tensor lies in, as they are at any time (of a copy, if it is not on the CPU)."""
+    """Return the bytes of a tensor as they are at any time (of a copy, if it is not on the CPU)."""
     storage = tensor.detach().cpu().untyped_storage()
     return torch.empty(0, dtype=torch.uint8).set_(storage).numpy().data
 
 
 class TensorCensus:
-    """Counts living tensors: what was made in a task and is still alive is being hidden somewhere.
+    """Finds tensors that were made in a task and are still alive: they are hidden somewhere.
 
-    What is older is taken out of the collector's sight as long as it lasts, so that only what is new is looked at.
+    Older objects are frozen, which takes them out of the collector's sight.
     """
 
     def __enter__(self) -> TensorCensus:
@@ -198,17 +205,15 @@ class TensorCensus:
             if id(tensor) not in expected:
                 gc.unfreeze()  # or its holder would not be seen
                 raise DataFlowError(
-                    f"{call} left a tensor of shape {tuple(tensor.shape)} alive in {_holder(tensor)}; "
-                    f"only the state may carry data"
+                    f"{call} left a tensor of shape {tuple(tensor.shape)} alive in "
+                    f"{_holder(tensor)}; only the state may carry data"
                 )
 
 
 def _holder(tensor: Tensor) -> str:
     """Name the kind of thing that holds a tensor."""
-    kinds = {type(holder).__name__ for holder in gc.get_referrers(tensor)} - {
-        "frame",
-        "list_iterator",
-    }
+    kinds = {type(holder).__name__ for holder in gc.get_referrers(tensor)}
+    kinds -= {"frame", "list_iterator"}
     return "a " + " or a ".join(sorted(kinds)) if kinds else "native code"
 
 
@@ -221,7 +226,7 @@ def _generator_states() -> tuple[bytes, Any, Any]:
 
 
 def _numpy_state() -> Any:
-    """Return the words of numpy's global generator; asking numpy itself takes thirty times as long."""
+    """Return the words of numpy's global generator, thirty times as fast as numpy itself does."""
     generator = np.random.get_bit_generator()  # type: ignore[attr-defined]
     if type(generator) is not np.random.MT19937:
         return repr(generator.state)

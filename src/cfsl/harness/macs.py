@@ -2,22 +2,23 @@
 
 One MAC is one multiplication whose product is added up. The rules:
 
-- Convolutions and matrix products count as torch's FlopCounterMode counts them, a MAC being two of its flops:
-  padding counts like pixels, a bias costs nothing. Products with vectors and attention on CPU, which it forgets,
-  count alike. Each of the two gradients of a convolution costs as much as the convolution, also when it has groups,
-  which it gets wrong.
-- Batch norm is 2 MACs an element (to mean 0 and variance 1; scale and shift) and its gradient 4, so that forward and
-  backward together are three times forward, as for convolutions.
-- cdist of (a x d) and (b x d) is a b d; the gradient for each of the two inputs costs as much again.
-- Linear algebra has the leading terms of the textbook (Golub & Van Loan), rounded down: see the table below.
-  What has no rule (eig, pinv, lstsq ...) is refused rather than counted as nothing.
-- Elementwise arithmetic, sums, activations, softmax and pooling are no MACs. So the double backward and the forward
-  derivative of batch norm, which torch computes elementwise, count nothing; and a distance written as
-  ``((a - b) ** 2).sum()`` looks free: write learners with matrix products or cdist.
+- Convolutions and matrix products count as torch's FlopCounterMode counts them, a MAC being two of
+  its flops: padding counts like pixels, a bias costs nothing. Products with vectors and attention
+  on CPU, which torch's counter leaves out, count alike. Each of the two gradients of a convolution
+  costs as much as the convolution, also when it has groups (there torch's counter is wrong).
+- Batch norm is 2 MACs an element (to mean 0 and variance 1; scale and shift) and its gradient 4, so
+  that forward and backward together are three times forward, as for convolutions.
+- cdist of (a x d) and (b x d) is a b d; the gradient for each of the two inputs is as much again.
+- Linear algebra has the leading terms of the textbook (Golub & Van Loan), rounded down: see the
+  rules below. An operator without a rule (eig, pinv, lstsq ...) is refused, not counted as nothing.
+- Elementwise arithmetic, sums, activations, softmax and pooling are no MACs. So the double backward
+  and the forward derivative of batch norm, which torch computes elementwise, count nothing; and a
+  distance written as ``((a - b) ** 2).sum()`` looks free: write learners with matrix products or
+  cdist.
 
-Backward passes, double backward, torch.func transforms, no_grad and inference_mode are counted as they run, with the
-products by zero that torch makes in forward derivatives and the gradients it computes unasked in double backward.
-Only shapes are read, so tensors on the meta device will do.
+Backward passes, double backward, torch.func transforms, no_grad and inference_mode are counted as
+they run, with the products by zero that torch makes in forward derivatives and the gradients it
+computes unasked in double backward. Only shapes are read, so tensors on the meta device will do.
 """
 
 from __future__ import annotations
@@ -32,10 +33,10 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from cfsl.errors import CfslError
 
-aten = torch.ops.aten
-Shape = Sequence[int]
-Rule = Callable[..., int]
-FLOPS_A_MAC = 2
+_aten = torch.ops.aten
+_Shape = Sequence[int]
+_Rule = Callable[..., int]
+_FLOPS_A_MAC = 2
 
 
 class MacCount:
@@ -52,19 +53,20 @@ class MacCount:
 
     @property
     def by_operator(self) -> dict[str, int]:
-        """MACs by operator: "convolution", "convolution_backward", "mm", "batch_norm", "cdist", "linalg_solve" ..."""
+        """MACs by operator: "convolution", "convolution_backward", "mm", "cdist" ..."""
         macs: dict[str, int] = {}
         for operator, flops in self._counter.get_flop_counts().get("Global", {}).items():
             name = _name(operator)
-            macs[name] = macs.get(name, 0) + flops // FLOPS_A_MAC
+            macs[name] = macs.get(name, 0) + flops // _FLOPS_A_MAC
         return macs
 
 
 @contextmanager
 def counting_macs() -> Iterator[MacCount]:
-    """Count the MACs of everything that torch runs in this thread inside the block; blocks may be nested.
+    """Count the MACs of everything that torch runs in this thread inside the block.
 
-    Example: ``with counting_macs() as macs: net(images)``, then ``macs.total`` or ``macs.by_operator``.
+    Example: ``with counting_macs() as macs: net(images)``, then ``macs.total`` or
+    ``macs.by_operator``. Blocks may be nested.
     """
     with FlopCounterMode(display=False, custom_mapping=_RULES) as counter:
         yield MacCount(counter)
@@ -78,174 +80,176 @@ def _name(operator: Any) -> str:
     return "cdist" if name in ("cdist_forward", "euclidean_dist") else name
 
 
-# Rules get the shapes of an operator's tensors and return MACs. The keyword out_shape holds the shape of the result.
+# A rule is given the shapes of an operator's tensors, and the shape of the result as `out_shape`.
+# It returns MACs.
 
 
-def _vector_product(a: Shape, b: Shape, **_: Any) -> int:
+def _vector_product(a: _Shape, b: _Shape, **_: Any) -> int:
     return prod(a)
 
 
-def _added_vector_product(added: Shape, a: Shape, b: Shape, **_: Any) -> int:
+def _added_vector_product(added: _Shape, a: _Shape, b: _Shape, **_: Any) -> int:
     return prod(a)
 
 
-def _added_batch_product(added: Shape, a: Shape, b: Shape, **_: Any) -> int:
+def _added_batch_product(added: _Shape, a: _Shape, b: _Shape, **_: Any) -> int:
     return prod(a) * b[-1]
 
 
-def _attention(query: Shape, key: Shape, value: Shape, *_: Any, **__: Any) -> int:
+def _attention(query: _Shape, key: _Shape, value: _Shape, *_: Any, **__: Any) -> int:
     return prod(query[:-1]) * key[-2] * (query[-1] + value[-1])
 
 
 def _attention_backward(
-    grad: Shape, query: Shape, key: Shape, value: Shape, *_: Any, **__: Any
+    grad: _Shape, query: _Shape, key: _Shape, value: _Shape, *_: Any, **__: Any
 ) -> int:
-    """The scores once more, and a product for each gradient: of the scores, query, key and value."""
+    """Compute the scores again, and a product for the gradient of scores, query, key and value."""
     return prod(query[:-1]) * key[-2] * (3 * query[-1] + 2 * value[-1])
 
 
-def _convolution_backward(grad: Shape, maps: Shape, weight: Shape, *rest: Any, **_: Any) -> int:
-    """A weight meets every place of the output once (of the input, if transposed), in each of the two gradients."""
+def _convolution_backward(grad: _Shape, maps: _Shape, weight: _Shape, *rest: Any, **_: Any) -> int:
+    """In each of the two gradients, every weight is multiplied once at every place of the output
+    (of the input, if the convolution is transposed)."""
     transposed: bool = rest[4]
     wanted: Sequence[bool] = rest[7]
     places = maps if transposed else grad
     return places[0] * prod(places[2:]) * prod(weight) * sum(wanted[:2])
 
 
-def _batch_norm(maps: Shape, *_: Any, **__: Any) -> int:
+def _batch_norm(maps: _Shape, *_: Any, **__: Any) -> int:
     return 2 * prod(maps)
 
 
-def _batch_norm_backward(grad: Shape, *_: Any, **__: Any) -> int:
+def _batch_norm_backward(grad: _Shape, *_: Any, **__: Any) -> int:
     return 4 * prod(grad)
 
 
-def _distances(a: Shape, b: Shape, *_: Any, out_shape: Shape, **__: Any) -> int:
+def _distances(a: _Shape, b: _Shape, *_: Any, out_shape: _Shape, **__: Any) -> int:
     return prod(out_shape) * a[-1]
 
 
-def _distances_backward(grad: Shape, a: Shape, *_: Any, **__: Any) -> int:
+def _distances_backward(grad: _Shape, a: _Shape, *_: Any, **__: Any) -> int:
     return prod(grad) * a[-1]
 
 
-def _columns(matrix: Shape, right: Shape) -> int:
-    """Return how many right-hand sides there are in all batches: `right` may be vectors or matrices."""
+def _columns(matrix: _Shape, right: _Shape) -> int:
+    """Return the number of right-hand sides in all batches; `right` holds vectors or matrices."""
     return prod(right) // matrix[-1]
 
 
-def _batches(matrix: Shape) -> int:
+def _batches(matrix: _Shape) -> int:
     return prod(matrix[:-2])
 
 
-def _solve(matrix: Shape, right: Shape, *_: Any, **__: Any) -> int:
+def _solve(matrix: _Shape, right: _Shape, *_: Any, **__: Any) -> int:
     """LU takes n^3 / 3, each right-hand side n^2."""
     return _lu(matrix) + matrix[-1] ** 2 * _columns(matrix, right)
 
 
-def _lu(matrix: Shape, *_: Any, **__: Any) -> int:
+def _lu(matrix: _Shape, *_: Any, **__: Any) -> int:
     rows, columns = sorted(matrix[-2:], reverse=True)
     return _batches(matrix) * (3 * rows * columns**2 - columns**3) // 6
 
 
-def _lu_solve(matrix: Shape, pivots: Shape, right: Shape, *_: Any, **__: Any) -> int:
+def _lu_solve(matrix: _Shape, pivots: _Shape, right: _Shape, *_: Any, **__: Any) -> int:
     return matrix[-1] ** 2 * _columns(matrix, right)
 
 
-def _inverse(matrix: Shape, *_: Any, **__: Any) -> int:
+def _inverse(matrix: _Shape, *_: Any, **__: Any) -> int:
     return _batches(matrix) * matrix[-1] ** 3
 
 
-def _cholesky(matrix: Shape, *_: Any, **__: Any) -> int:
+def _cholesky(matrix: _Shape, *_: Any, **__: Any) -> int:
     return _batches(matrix) * matrix[-1] ** 3 // 6
 
 
-def _cholesky_solve(right: Shape, factor: Shape, *_: Any, **__: Any) -> int:
+def _cholesky_solve(right: _Shape, factor: _Shape, *_: Any, **__: Any) -> int:
     return factor[-1] ** 2 * _columns(factor, right)
 
 
-def _cholesky_inverse(factor: Shape, *_: Any, **__: Any) -> int:
+def _cholesky_inverse(factor: _Shape, *_: Any, **__: Any) -> int:
     return _batches(factor) * factor[-1] ** 3 // 3
 
 
-def _solve_triangular(matrix: Shape, right: Shape, *_: Any, **__: Any) -> int:
+def _solve_triangular(matrix: _Shape, right: _Shape, *_: Any, **__: Any) -> int:
     return matrix[-1] ** 2 * _columns(matrix, right) // 2
 
 
-def _qr(matrix: Shape, *_: Any, **__: Any) -> int:
+def _qr(matrix: _Shape, *_: Any, **__: Any) -> int:
     """Householder for R, and as much again to form the thin Q."""
     rows, columns = sorted(matrix[-2:], reverse=True)
     return _batches(matrix) * 2 * (3 * rows * columns**2 - columns**3) // 3
 
 
-def _eigh(matrix: Shape, *_: Any, **__: Any) -> int:
+def _eigh(matrix: _Shape, *_: Any, **__: Any) -> int:
     return _batches(matrix) * 9 * matrix[-1] ** 3 // 2
 
 
-def _svd(matrix: Shape, *_: Any, **__: Any) -> int:
+def _svd(matrix: _Shape, *_: Any, **__: Any) -> int:
     """Thin U and V by way of QR."""
     rows, columns = sorted(matrix[-2:], reverse=True)
     return _batches(matrix) * (3 * rows * columns**2 + 10 * columns**3)
 
 
-def _refused(operator: Any) -> Rule:
+def _refused(operator: Any) -> _Rule:
     def refuse(*_: Any, **__: Any) -> int:
         raise CfslError(
-            f"there is no rule for the multiply-accumulates of {operator}; write the learner with solve, inv, "
-            f"cholesky, qr, eigh or svd, or add a rule to cfsl.harness.macs."
+            f"there is no rule for the multiply-accumulates of {operator}; write the learner with "
+            f"solve, inv, cholesky, qr, eigh or svd, or add a rule to cfsl.harness.macs."
         )
 
     return refuse
 
 
-def _as_flops(rule: Rule) -> Rule:
-    return lambda *shapes, **options: FLOPS_A_MAC * rule(*shapes, **options)
+def _as_flops(rule: _Rule) -> _Rule:
+    return lambda *shapes, **options: _FLOPS_A_MAC * rule(*shapes, **options)
 
 
-_RULES_BY_OPERATOR: dict[Any, Rule] = {
-    aten.mv: _vector_product,
-    aten.dot: _vector_product,
-    aten.vdot: _vector_product,
-    aten.addmv: _added_vector_product,
-    aten.addbmm: _added_batch_product,
-    aten._scaled_dot_product_flash_attention_for_cpu: _attention,
-    aten._scaled_dot_product_flash_attention_for_cpu_backward: _attention_backward,
-    aten.convolution_backward: _convolution_backward,
-    aten.native_batch_norm: _batch_norm,
-    aten._native_batch_norm_legit: _batch_norm,
-    aten._native_batch_norm_legit_no_training: _batch_norm,
-    aten._batch_norm_with_update: _batch_norm,
-    aten.cudnn_batch_norm: _batch_norm,
-    aten.native_batch_norm_backward: _batch_norm_backward,
-    aten.batch_norm_backward: _batch_norm_backward,
-    aten.cudnn_batch_norm_backward: _batch_norm_backward,
-    aten._cdist_forward: _distances,
-    aten._euclidean_dist: _distances,
-    aten._cdist_backward: _distances_backward,
-    aten._linalg_solve_ex: _solve,
-    aten.linalg_lu_factor_ex: _lu,
-    aten.linalg_lu_solve: _lu_solve,
-    aten.linalg_inv_ex: _inverse,
-    aten.linalg_cholesky_ex: _cholesky,
-    aten.cholesky_solve: _cholesky_solve,
-    aten.cholesky_inverse: _cholesky_inverse,
-    aten.linalg_solve_triangular: _solve_triangular,
-    aten.linalg_qr: _qr,
-    aten._linalg_eigh: _eigh,
-    aten._linalg_svd: _svd,
+_RULES_BY_OPERATOR: dict[Any, _Rule] = {
+    _aten.mv: _vector_product,
+    _aten.dot: _vector_product,
+    _aten.vdot: _vector_product,
+    _aten.addmv: _added_vector_product,
+    _aten.addbmm: _added_batch_product,
+    _aten._scaled_dot_product_flash_attention_for_cpu: _attention,
+    _aten._scaled_dot_product_flash_attention_for_cpu_backward: _attention_backward,
+    _aten.convolution_backward: _convolution_backward,
+    _aten.native_batch_norm: _batch_norm,
+    _aten._native_batch_norm_legit: _batch_norm,
+    _aten._native_batch_norm_legit_no_training: _batch_norm,
+    _aten._batch_norm_with_update: _batch_norm,
+    _aten.cudnn_batch_norm: _batch_norm,
+    _aten.native_batch_norm_backward: _batch_norm_backward,
+    _aten.batch_norm_backward: _batch_norm_backward,
+    _aten.cudnn_batch_norm_backward: _batch_norm_backward,
+    _aten._cdist_forward: _distances,
+    _aten._euclidean_dist: _distances,
+    _aten._cdist_backward: _distances_backward,
+    _aten._linalg_solve_ex: _solve,
+    _aten.linalg_lu_factor_ex: _lu,
+    _aten.linalg_lu_solve: _lu_solve,
+    _aten.linalg_inv_ex: _inverse,
+    _aten.linalg_cholesky_ex: _cholesky,
+    _aten.cholesky_solve: _cholesky_solve,
+    _aten.cholesky_inverse: _cholesky_inverse,
+    _aten.linalg_solve_triangular: _solve_triangular,
+    _aten.linalg_qr: _qr,
+    _aten._linalg_eigh: _eigh,
+    _aten._linalg_svd: _svd,
 }
 _WITHOUT_RULE = (
-    aten.linalg_eig,
-    aten._linalg_eigvals,
-    aten.linalg_lstsq,
-    aten.linalg_pinv,
-    aten.linalg_matrix_exp,
-    aten.linalg_householder_product,
-    aten.linalg_lu,
-    aten.linalg_ldl_factor_ex,
-    aten._linalg_det,
-    aten._linalg_slogdet,
-    aten._trilinear,
-    aten.mkldnn_rnn_layer,
+    _aten.linalg_eig,
+    _aten._linalg_eigvals,
+    _aten.linalg_lstsq,
+    _aten.linalg_pinv,
+    _aten.linalg_matrix_exp,
+    _aten.linalg_householder_product,
+    _aten.linalg_lu,
+    _aten.linalg_ldl_factor_ex,
+    _aten._linalg_det,
+    _aten._linalg_slogdet,
+    _aten._trilinear,
+    _aten.mkldnn_rnn_layer,
 )
 _RULES = {operator: _as_flops(rule) for operator, rule in _RULES_BY_OPERATOR.items()} | {
     operator: _refused(operator) for operator in _WITHOUT_RULE

@@ -1,7 +1,7 @@
-"""The places that outlive a call: the learner object, its classes, and the modules they were written in.
+"""A snapshot of what outlives a call: the learner object, its classes, and their modules.
 
-Whatever can change in them is noted once, with what it holds. Looking for a change is then mostly a comparison of
-identities, quick enough to be made after every call.
+Everything that can change in them is noted once, with what it holds. Looking for a change is then
+mostly a comparison of identities, quick enough to be made after every call.
 """
 
 from __future__ import annotations
@@ -34,35 +34,28 @@ _READERS: dict[type, Callable[[Any], Any]] = {
     np.random.RandomState: lambda generator: generator.get_state(legacy=False),
     torch.Generator: lambda generator: generator.get_state().numpy().tobytes(),
 }
-"""What keeps its content out of sight, and how to see it."""
+"""How to read the content of objects that Python does not show."""
 
 
-class Roots:
+class MutableSnapshot:
     """Everything that code of a learner could write to and find again."""
 
     def __init__(self, learner: Any) -> None:
-        """Note what the learner, its classes and their modules hold, and those of the learners inside it."""
+        """Note what the learner, its classes and their modules hold, and the learners inside it."""
         self._notes: list[_Note] = []
         self._seen: dict[int, Any] = {}  # holds what it has seen, or ids would be used again
-        roots = (
-            [("the learner", learner, type(learner).__module__)]
-            if hasattr(learner, "__dict__")
-            else []
-        )
-        classes = {c: None for part in _with_parts(learner) for c in type(part).__mro__}
-        own = [
-            c
-            for c in classes
-            if c.__module__ not in _OURS and c.__module__.split(".")[0] not in _LIBRARIES
-        ]
-        roots += [(f"class {c.__qualname__}", c, c.__module__) for c in own]
-        roots += [
-            (f"module {m}", sys.modules[m], m)
-            for m in sorted({c.__module__ for c in own} & sys.modules.keys())
-        ]
-        self._seen |= {id(owner): owner for _, owner, _ in roots}
-        for root in roots:
-            self._note_root(*root)
+
+        owners: list[tuple[str, Any, str]] = []
+        if hasattr(learner, "__dict__"):
+            owners.append(("the learner", learner, type(learner).__module__))
+        classes = _own_classes(learner)
+        owners += [(f"class {kind.__qualname__}", kind, kind.__module__) for kind in classes]
+        modules = {kind.__module__ for kind in classes} & sys.modules.keys()
+        owners += [(f"module {name}", sys.modules[name], name) for name in sorted(modules)]
+
+        self._seen |= {id(owner): owner for _, owner, _ in owners}
+        for name, owner, module in owners:
+            self._note_owner(name, owner, module)
 
     def first_change(self) -> str | None:
         """Return where something has changed since the beginning, or None."""
@@ -72,7 +65,7 @@ class Roots:
                 return place
         return None
 
-    def _note_root(self, name: str, owner: Any, module: str) -> None:
+    def _note_owner(self, name: str, owner: Any, module: str) -> None:
         self._note_attributes(name, owner)
         for key, value in _attributes(owner).items():
             self._walk(value, _Place(f"{name}, {key}", module))
@@ -84,7 +77,7 @@ class Roots:
         )
 
     def _walk(self, value: Any, at: _Place) -> None:
-        """Note a value that can change, and what can change in it, without leaving the module it belongs to."""
+        """Note a value that can change, and what can change in it; stay within its module."""
         is_hint = (
             isinstance(value, types.GenericAlias | types.UnionType)
             or type(value).__module__ == "typing"
@@ -92,9 +85,11 @@ class Roots:
         if isinstance(value, (*_PLAIN, types.ModuleType)) or is_hint or id(value) in self._seen:
             return
         self._seen[id(value)] = value
+
         if type(value) is tuple:
             self._walk_all(value, at)
             return
+
         content = _content_of(value)
         if content is not None:
             self._notes.append(_Note(at.name, content, lambda: {"": content()[0]}))
@@ -138,7 +133,7 @@ class _Place(NamedTuple):
 
     name: str
     module: str
-    """Functions and classes of this module are looked into; those of others are not the learner's."""
+    """Only functions and classes of this module are the learner's, and looked into."""
 
 
 class _Note:
@@ -154,16 +149,18 @@ class _Note:
         self._held, self._held_by_name = holdings(), dict(named())
 
     def change(self) -> str | None:
-        """Return the place of a change. What is the same thing has not changed, nor has a number that is equal."""
+        """Return the place of a change, or None. An equal number is no change."""
         now = self._holdings()
         if len(now) == len(self._held) and all(map(is_, now, self._held)):
             return None
+
         named, before = self._named(), self._held_by_name
         changed = [
             k
             for k in named.keys() | before.keys()
             if not _is_same(named.get(k, _GONE), before.get(k, _GONE))
         ]
+
         if changed:
             key = min(map(str, changed))
             return f"{self._place}, {key}" if isinstance(changed[0], str) and key else self._place
@@ -175,14 +172,14 @@ _GONE = object()
 
 
 def _is_same(a: Any, b: Any) -> bool:
-    """Compare plain values by what is written of them: -0.0 is not 0.0, and NaN is NaN."""
+    """Compare plain values by how they are written: -0.0 is not 0.0, and NaN is NaN."""
     if a is b or type(a) is not type(b) or not isinstance(a, _PLAIN):
         return a is b
     return bool(a == b) if isinstance(a, bytes) else repr(a) == repr(b)
 
 
 def _attributes(owner: Any) -> dict[str, Any]:
-    """Return what somebody has put into a module, class or object."""
+    """Return what a module, class or object holds but for what Python itself puts into it."""
     is_module = isinstance(owner, types.ModuleType)
     return {
         key: value
@@ -192,16 +189,18 @@ def _attributes(owner: Any) -> dict[str, Any]:
 
 
 def _content_of(value: Any) -> Callable[[], tuple[Any]] | None:
-    """Return a function that reads the content of what is compared by content."""
+    """Return a function that reads the content of a value, if values of its kind have one."""
     if isinstance(value, torch.Tensor):
         return lambda: (
             value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes(),
         )
+
     for kind, read in _READERS.items():
         if isinstance(value, kind):
             return lambda: (repr(read(value)).encode(),)
     if isinstance(value, functools._lru_cache_wrapper):
         return lambda: (str(value.cache_info()[1:]),)
+
     try:
         memoryview(value)
     except (TypeError, ValueError):
@@ -226,6 +225,16 @@ def _cell_content(cell: types.CellType) -> Any:
         return cell.cell_contents
     except ValueError:  # a cell that is not filled yet
         return _GONE
+
+
+def _own_classes(learner: Any) -> list[type]:
+    """Return the classes of a learner and of the learners inside it but for those of libraries."""
+    classes = {kind: None for part in _with_parts(learner) for kind in type(part).__mro__}
+    return [
+        kind
+        for kind in classes
+        if kind.__module__ not in _OURS and kind.__module__.split(".")[0] not in _LIBRARIES
+    ]
 
 
 def _with_parts(learner: Any) -> Iterator[Any]:

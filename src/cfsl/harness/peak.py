@@ -1,8 +1,8 @@
 """How much memory tensors take at once, watched while code runs.
 
-Every tensor that an operation of torch makes is counted from its birth to its death, whatever keeps it alive: the
-state, a graph of gradients, a forgotten list. Not seen are scratch memory inside an operation, and memory that is not
-torch's.
+Every tensor that an operation of torch makes counts for as long as it lives, whatever keeps it
+alive: the state, a graph of gradients, a forgotten list. Scratch memory inside an operation and
+memory that is not torch's are not seen.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_leaves
 
 
 class PeakMemory(TorchDispatchMode):
-    """Watches while it is entered: `with PeakMemory() as memory: ...; memory.peak` is in bytes."""
+    """Watches while a block runs: `with PeakMemory() as memory`, then `memory.peak`, in bytes."""
 
     def __init__(self) -> None:
         """Start with nothing alive."""
@@ -26,25 +26,29 @@ class PeakMemory(TorchDispatchMode):
         self._alive: set[int] = set()
 
     def __torch_dispatch__(
-        self, function: Any, kinds: Any, given: Any = (), options: Any = None
+        self, function: Any, kinds: Any, arguments: Any = (), options: Any = None
     ) -> Any:
-        for thing in tree_leaves((given, options)):
-            if isinstance(thing, Tensor):
-                self._know(thing, counted=False)
-        made = function(*given, **(options or {}))
-        for thing in tree_leaves(made):
-            if isinstance(thing, Tensor):
-                self._know(thing, counted=True)
-        return made
+        # What an operation is given and was not made here was in memory before: it does not count.
+        for leaf in tree_leaves((arguments, options)):
+            if isinstance(leaf, Tensor):
+                self._add(leaf, counted=False)
 
-    def _know(self, tensor: Tensor, *, counted: bool) -> None:
-        """Count a storage that was not known; what an operation was given was there before."""
+        results = function(*arguments, **(options or {}))
+
+        for leaf in tree_leaves(results):
+            if isinstance(leaf, Tensor):
+                self._add(leaf, counted=True)
+        return results
+
+    def _add(self, tensor: Tensor, *, counted: bool) -> None:
+        """Take note of a storage that is not known yet, until it is freed."""
         storage = tensor.untyped_storage()
         key = storage._cdata
         if key in self._alive:
             return
-        self._alive.add(key)
+
         size = storage.nbytes() if counted else 0
+        self._alive.add(key)
         self._now += size
         self.peak = max(self.peak, self._now)
         weakref.finalize(storage, self._forget, key, size)

@@ -1,7 +1,8 @@
-"""A learner's state as bytes: what crosses the boundary between two support sets, and how much it is.
+"""A learner's state as bytes: what crosses the boundary between two support sets, and its size.
 
-Tensors that *are* learned weights (the same memory) cross as references and cost nothing; everything else is copied
-and counted. So no storage can be shared with what was deleted, and memory is measured, not reported.
+Tensors that *are* learned weights (the same memory) cross as references and cost nothing;
+everything else is copied and counted. So a state shares no storage with deleted images, and its
+size is measured by the harness, not reported by the learner.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class WeightReference:
 
 @dataclass(frozen=True)
 class PackedTensor:
-    """A tensor of the state's own."""
+    """A tensor that belongs to the state alone."""
 
     content: bytearray
     dtype: torch.dtype
@@ -46,14 +47,15 @@ class PackedState:
     total: int
     """Bytes that are not shared with the learned weights."""
     bookkeeping: int
-    """How many of them are counts, labels and numbers: bool and wide integer tensors, and plain numbers."""
+    """How many of these bytes are counts and labels: bool and wide integer tensors, and plain
+    numbers."""
 
 
 class StateCodec:
     """Packs and unpacks states for one task."""
 
     def __init__(self, meta: Meta, info: TaskInfo) -> None:
-        """Know the weights by their addresses."""
+        """Remember the addresses of the weights."""
         self._meta = flatten(meta)
         self._info = info
         self._path_of = {_address(tensor): path for path, tensor in self._meta.items()}
@@ -65,10 +67,12 @@ class StateCodec:
         return PackedState(tree, self._total, self._bookkeeping)
 
     def unpack(self, packed: PackedState) -> State:
-        """Make a state anew; it may be changed without harm."""
+        """Make a new copy of a state, which may be changed."""
         return self._unpacked(packed.tree)
 
     def _packed(self, node: Any, where: str) -> Any:
+        """Pack a part of a state; `where` it is goes into errors."""
+        # Types are compared, not asked by isinstance: a subclass may hold more than it shows.
         if type(node) in (Tensor, nn.Parameter):
             return self._packed_tensor(node)
         if type(node) is dict:
@@ -80,40 +84,45 @@ class StateCodec:
             return type(node)(
                 [self._packed(value, f"{where}[{i}]") for i, value in enumerate(node)]
             )
-        if node is None:
-            return node
+
+        if type(node) in (bool, int, float):
+            return self._packed_number(node, where)
         if type(node) is TaskInfo and node == self._info:
             return INFO
-        if type(node) in (bool, int, float):
-            if not -(2**63) <= node < 2**63 and type(node) is int:
-                raise DataFlowError(
-                    f"{where} is a number of {node.bit_length()} bits; a state holds numbers of 64"
-                )
-            self._count(_NUMBER_BYTES, bookkeeping=True)
+        if node is None:
             return node
+
         raise DataFlowError(
-            f"{where} is a {type(node).__name__}; a state is a tree (dict, list, tuple) of tensors and numbers. "
-            f"Keep tensors, or learned weights and the task's info as they were given."
+            f"{where} is a {type(node).__name__}; a state is a tree (dict, list, tuple) of tensors "
+            f"and numbers. Keep tensors, or learned weights and the task's info as they were given."
         )
 
     def _packed_key(self, key: Any, where: str) -> Any:
-        """Let names be names: a key that is none, or is as long as data, is refused."""
+        """Refuse a key that is no name, or long enough to hold data."""
         if type(key) not in (str, int) or len(str(key)) > _LONGEST_KEY:
             raise DataFlowError(
-                f"{where} has the key {str(key)[:20]!r}; keys are names of up to {_LONGEST_KEY} letters"
+                f"{where} has the key {str(key)[:20]!r}; "
+                f"keys are names of up to {_LONGEST_KEY} letters"
             )
         return key
+
+    def _packed_number(self, number: Any, where: str) -> Any:
+        """Count a number; refuse an int that is long enough to hold data."""
+        if type(number) is int and not -(2**63) <= number < 2**63:
+            raise DataFlowError(
+                f"{where} is a number of {number.bit_length()} bits; a state holds numbers of 64"
+            )
+        self._count(_NUMBER_BYTES, bookkeeping=True)
+        return number
 
     def _packed_tensor(self, tensor: Tensor) -> WeightReference | PackedTensor:
         path = self._path_of.get(_address(tensor))
         if path is not None:
             return WeightReference(path)
-        plain = tensor.detach().cpu().contiguous()
-        content = (
-            bytearray(plain.view(-1).view(torch.uint8).numpy().tobytes())
-            if plain.numel()
-            else bytearray()
-        )
+
+        plain, content = tensor.detach().cpu().contiguous(), bytearray()
+        if plain.numel():
+            content += plain.view(-1).view(torch.uint8).numpy().tobytes()
         self._count(len(content), bookkeeping=plain.dtype in _BOOKKEEPING)
         return PackedTensor(content, plain.dtype, tuple(plain.shape))
 
@@ -127,15 +136,19 @@ class StateCodec:
         if node is INFO:
             return self._info
         if isinstance(node, PackedTensor):
-            if not node.content:
-                return torch.empty(node.shape, dtype=node.dtype, device=self._info.device)
-            tensor = torch.frombuffer(bytearray(node.content), dtype=node.dtype).view(node.shape)
-            return tensor.to(self._info.device)
+            return self._unpacked_tensor(node)
         if isinstance(node, dict):
             return {key: self._unpacked(value) for key, value in node.items()}
         if isinstance(node, list | tuple):
             return type(node)([self._unpacked(value) for value in node])
         return node
+
+    def _unpacked_tensor(self, packed: PackedTensor) -> Tensor:
+        device = self._info.device
+        if not packed.content:
+            return torch.empty(packed.shape, dtype=packed.dtype, device=device)
+        tensor = torch.frombuffer(bytearray(packed.content), dtype=packed.dtype)
+        return tensor.view(packed.shape).to(device)
 
 
 def flatten(tree: Any, prefix: str = "") -> dict[str, Tensor]:
@@ -146,6 +159,7 @@ def flatten(tree: Any, prefix: str = "") -> dict[str, Tensor]:
         raise DataFlowError(
             f"learned weights are nested dicts of tensors; '{prefix}' is a {type(tree).__name__}"
         )
+
     leaves: dict[str, Tensor] = {}
     for key, value in tree.items():
         leaves |= flatten(value, f"{prefix}/{key}" if prefix else str(key))
@@ -153,7 +167,7 @@ def flatten(tree: Any, prefix: str = "") -> dict[str, Tensor]:
 
 
 def _address(tensor: Tensor) -> tuple[Any, ...]:
-    """Tell a tensor by the memory it looks at."""
+    """Return what tells a tensor from all others: the memory it looks at, and how."""
     return (
         tensor.data_ptr(),
         tuple(tensor.shape),

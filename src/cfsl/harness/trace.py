@@ -1,4 +1,4 @@
-"""What is known after a learner has gone through tasks. Numpy only: scores can be recomputed without torch."""
+"""The answers of a learner to tasks, as numpy arrays: scores can be recomputed without torch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from jaxtyping import Float32, Int32, Int64
 
 @dataclass(frozen=True)
 class Trace:
-    """The outcome of n tasks of one spec, run by one learner."""
+    """The outcome of tasks of one spec, run by one learner."""
 
     logits: Float32[np.ndarray, "tasks targets labels"]
     """The learner's answer after the last support set."""
@@ -19,9 +19,10 @@ class Trace:
     groups: Int64[np.ndarray, "tasks targets"]
     """The class group (instance test: the support set) that a target was shown in."""
     state_bytes: Int64[np.ndarray, "tasks boundaries"]
-    """Bytes of state that are not shared with the learned weights: before the first support set, then after each."""
+    """Bytes of state that are not shared with the learned weights: before the first support set,
+    then after each."""
     bookkeeping_bytes: Int64[np.ndarray, "tasks boundaries"]
-    """How many of them are counts, labels and other bookkeeping."""
+    """How many of these bytes are counts, labels and other bookkeeping."""
     support_bytes: int
     """Bytes of all support images of a task, as they were fed."""
     progressive: Int32[np.ndarray, "tasks sets targets"] | None = None
@@ -36,6 +37,7 @@ def joined(traces: Sequence[Trace]) -> Trace:
     progressive = None
     if first.progressive is not None:
         progressive = np.concatenate([t.progressive for t in traces if t.progressive is not None])
+
     return Trace(
         logits=np.concatenate([trace.logits for trace in traces]),
         labels=np.concatenate([trace.labels for trace in traces]),

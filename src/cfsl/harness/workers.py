@@ -1,40 +1,45 @@
 """Tasks shared out among processes, one thread each.
 
-A task is the same alone and among others, and everything is computed on one thread, so the answers are the same to the
-bit however many workers there are. On two cores, two processes of one thread do more than one process of two threads.
+A task is the same alone and among others, and everything is computed on one thread, so the answers
+are the same bits with any number of workers. On two cores, two processes of one thread do more than
+one process of two threads.
 """
 
 from __future__ import annotations
 
 import contextlib
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing.reduction import ForkingPickler
 from pickle import PicklingError
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from cfsl.data.tasks import Tasks
 from cfsl.errors import LearnerError
-from cfsl.harness.isolation.helper_process import Hiring
+from cfsl.harness.isolation.helper_process import HelperContext
 from cfsl.harness.trace import Trace, joined
 from cfsl.learners.base import Learner, Meta
 
-Told = Callable[[int], None]
-Runner = Callable[[Learner, Tasks, Meta, Any, Told], Trace]
-_SHARES = 4
-"""A worker gets its tasks in so many pieces, so that none waits long for the other at the end."""
+Progress: TypeAlias = Callable[[int], None]
+"""Is told how many more tasks are finished."""
+_RunTasks: TypeAlias = Callable[[Learner, Tasks, Meta], Trace]
+"""Runs tasks in a worker; it can be pickled."""
+_PIECES_A_WORKER = 4
+"""A worker gets its tasks in so many pieces, so that none waits long for the others at the end."""
 
 
 class Workers:
     """Processes that run tasks: `with Workers(2) as workers: evaluate(..., workers=workers)`.
 
-    Starting them takes seconds, so keep them for several evaluations. An error, or Ctrl-C, ends them at once.
+    Starting them takes seconds, so keep them for several evaluations. An error, or Ctrl-C, ends
+    them at once.
     """
 
     def __init__(self, count: int) -> None:
@@ -42,9 +47,9 @@ class Workers:
         if count < 1:
             raise LearnerError(f"{count} workers cannot do anything; give at least 1")
         self._count = count
-        self._hiring = Hiring()
+        self._context = HelperContext()
         self._pool = ProcessPoolExecutor(
-            count, mp_context=self._hiring, initializer=torch.set_num_threads, initargs=(1,)
+            count, mp_context=self._context, initializer=torch.set_num_threads, initargs=(1,)
         )
 
     @classmethod
@@ -63,41 +68,34 @@ class Workers:
     ) -> None:
         self._pool.shutdown(wait=kind is None, cancel_futures=True)
         if kind is not None:
-            self._hiring.end()
+            self._context.end()
 
     def run(
         self,
-        runner: Runner,
+        run_tasks: _RunTasks,
         learner: Learner,
         tasks: Tasks,
         meta: Meta,
-        conditions: Any,
-        progress: Told,
+        progress: Progress | None = None,
     ) -> Trace:
-        """Run all tasks, piece by piece, wherever there is a free worker; return one trace, in the tasks' order."""
+        """Let free workers run the tasks piece by piece; return one trace, in the tasks' order."""
         _require_sendable(learner)
-        size = max(1, -(-len(tasks) // (self._count * _SHARES)))
-        job = _Job(uuid.uuid4().hex, runner, learner, tasks, _mapped(_Sent, meta), conditions)
-        starts = range(0, len(tasks), size)
-        pieces = {
-            self._pool.submit(_run_piece, job, slice(start, start + size)): start
-            for start in starts
-        }
-        return joined(
-            [
-                trace
-                for _, trace in sorted(self._finished(pieces, progress), key=lambda piece: piece[0])
-            ]
-        )
+        size = max(1, -(-len(tasks) // (self._count * _PIECES_A_WORKER)))
+        weights = _mapped(SentTensor.of, meta)
+        job = _Job(uuid.uuid4().hex, run_tasks, learner, tasks, weights)
 
-    def _finished(
-        self, pieces: dict[Future[Trace], int], progress: Told
-    ) -> Iterator[tuple[int, Trace]]:
+        starts = range(0, len(tasks), size)
+        pieces = [self._pool.submit(_run_piece, job, slice(at, at + size)) for at in starts]
+        self._wait_for(pieces, progress)
+        return joined([piece.result() for piece in pieces])
+
+    def _wait_for(self, pieces: list[Future[Trace]], progress: Progress | None) -> None:
+        """Report pieces as they finish; cancel all others when one fails."""
         try:
             for piece in as_completed(pieces):
                 trace = piece.result()
-                progress(len(trace.logits))
-                yield pieces[piece], trace
+                if progress is not None:
+                    progress(len(trace.logits))
         except BrokenProcessPool as error:
             raise LearnerError(
                 "a worker process died (out of memory?); try fewer workers"
@@ -109,18 +107,18 @@ class Workers:
 
 
 class _Job(NamedTuple):
-    """What a worker needs to know. Weights travel as arrays: sent as tensors they would become shared memory."""
+    """What a worker needs to know."""
 
     name: str
-    runner: Runner
+    run_tasks: _RunTasks
     learner: Learner
     tasks: Tasks
-    meta: Any
-    conditions: Any
+    weights: Mapping[str, Any]
+    """Nested dicts of `SentTensor`."""
 
 
 _TASKS: dict[str, Tasks] = {}
-"""In a worker: the tasks of the job at hand, with the images they have read."""
+"""In a worker: the tasks of the current job, by its name, with the images they have read."""
 
 
 def _run_piece(job: _Job, piece: slice) -> Trace:
@@ -128,10 +126,9 @@ def _run_piece(job: _Job, piece: slice) -> Trace:
     if job.name not in _TASKS:
         _TASKS.clear()
         _TASKS[job.name] = job.tasks
-    meta = _mapped(lambda sent: sent.tensor(), job.meta)
-    return job.runner(
-        job.learner, _TASKS[job.name][piece], meta, job.conditions, lambda finished: None
-    )
+
+    meta = _mapped(SentTensor.received, job.weights)
+    return job.run_tasks(job.learner, _TASKS[job.name][piece], meta)
 
 
 def _require_sendable(learner: Learner) -> None:
@@ -144,17 +141,27 @@ def _require_sendable(learner: Learner) -> None:
         ) from error
 
 
-class _Sent:
-    """A tensor on its way: values and layout, since other layouts compute other roundings."""
+class SentTensor(NamedTuple):
+    """A tensor on its way to another process: sent as it is, it would become shared memory.
 
-    def __init__(self, tensor: Tensor) -> None:
-        order = sorted(range(tensor.dim()), key=tensor.stride, reverse=True)
-        self._values = tensor.detach().cpu().permute(order).contiguous().numpy()
-        self._order = order
+    Its layout in memory is kept, since other layouts compute other roundings.
+    """
 
-    def tensor(self) -> Tensor:
-        back = [self._order.index(axis) for axis in range(len(self._order))]
-        return torch.from_numpy(self._values.copy()).permute(back)
+    values: np.ndarray
+    """Contiguous in the order of the axes in memory."""
+    axes: list[int]
+    """The axes of the tensor, the one with the largest stride first."""
+
+    @classmethod
+    def of(cls, tensor: Tensor) -> SentTensor:
+        """Prepare a tensor for sending."""
+        axes = sorted(range(tensor.dim()), key=tensor.stride, reverse=True)
+        return cls(tensor.detach().cpu().permute(axes).contiguous().numpy(), axes)
+
+    def received(self) -> Tensor:
+        """Return the tensor in the layout that it had."""
+        back = [self.axes.index(axis) for axis in range(len(self.axes))]
+        return torch.from_numpy(self.values.copy()).permute(back)
 
 
 def _mapped(function: Callable[[Any], Any], tree: Any) -> Any:
@@ -172,7 +179,7 @@ def on_device(meta: Meta, device: str) -> Meta:
 
 @contextlib.contextmanager
 def threads(count: int) -> Iterator[None]:
-    """Compute on so many threads. Another number, or another kind of processor, may round otherwise."""
+    """Compute on so many threads; another number of them may round otherwise."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:

@@ -37,7 +37,7 @@ ImageShape: TypeAlias = tuple[int, int, int]
 """Channels, height, width."""
 Scalar: TypeAlias = Float[Tensor, ""]
 Labelled: TypeAlias = tuple[Float32[Tensor, "n channels height width"], Int64[Tensor, " n"]]
-"""Images, and the number of the class of each."""
+"""Images, and the number of each one's class among those that are shown."""
 
 
 @dataclass(frozen=True)

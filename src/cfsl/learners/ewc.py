@@ -1,11 +1,13 @@
-"""Elastic Weight Consolidation over a tuned learner: weights that mattered for earlier support sets are held back.
+"""Elastic Weight Consolidation over a tuned learner: weights that mattered before are held back.
 
-Kirkpatrick et al., "Overcoming catastrophic forgetting in neural networks" (2017), equation 3; as EWC-Init and
-EWC-Pretrain in Antoniou et al. (2020). From the second support set on, every gradient step has the penalty
+Kirkpatrick et al., "Overcoming catastrophic forgetting in neural networks" (2017), equation 3; as
+EWC-Init and EWC-Pretrain in Antoniou et al. (2020). From the second support set on, every gradient
+step has the penalty
 
     strength / 2 * sum_i F_i (theta_i - anchor_i)^2
 
-over all tuned weights, the head included. After a set has been tuned on, its empirical Fisher information
+over all tuned weights, the head included. After a set has been tuned on, its empirical Fisher
+information
 
     F_i = mean over its images of (d log p(label | image) / d theta_i)^2
 
@@ -13,20 +15,24 @@ over all tuned weights, the head included. After a set has been tuned on, its em
 
 Where it departs from the papers:
 
-- Paper 1 gives no strength, no estimator and no rule for several sets, and its code has no EWC: these are our readings.
-- Kirkpatrick et al. have one quadratic for every earlier task, each around the weights after that task. anchors="last"
-  (the default) puts the sum of all Fishers around the weights after the last set: Huszar, "Note on the quadratic
-  penalties in elastic weight consolidation" (2018), shows that this is what the derivation leads to. anchors="each" is
-  the sum of the separate quadratics. It needs no more memory: they add up to one, around the mean of the anchors
-  weighted by their Fishers (up to a constant).
-- online=True multiplies the older Fisher by `decay` when a new one is added (Schwarz et al., "Progress & Compress",
-  2018), instead of adding them up for ever.
-- Gradient descent on a quadratic of curvature c overshoots for lr c > 1 and diverges for lr c > 2. With the published
-  lr of 0.01 that happens at a Fisher of 0.2 and a strength of 1000, which a new head exceeds at once. So the curvature
-  strength * F_i is capped at 1 / lr (`capped`), where one step undoes all of a weight's way from its anchor.
+- Paper 1 gives no strength, no estimator and no rule for several sets, and its code has no EWC:
+  these are our readings.
+- Kirkpatrick et al. have one quadratic for every earlier task, each around the weights after that
+  task. anchors="last" (the default) puts the sum of all Fishers around the weights after the last
+  set: Huszar, "Note on the quadratic penalties in elastic weight consolidation" (2018), shows that
+  this is what the derivation leads to.
+- anchors="each" is the sum of the separate quadratics. It needs no more memory: up to a constant,
+  they add up to one quadratic around the mean of the anchors weighted by their Fishers.
+- online=True multiplies the older Fisher by `decay` when a new one is added (Schwarz et al.,
+  "Progress & Compress", 2018), instead of adding them up for ever.
+- Gradient descent on a quadratic of curvature c overshoots for lr c > 1 and diverges for lr c > 2.
+  With the published lr of 0.01 that happens at a Fisher of 0.2 and a strength of 1000, which a new
+  head exceeds at once. So the curvature strength * F_i is capped at 1 / lr (`capped`), where one
+  step takes a weight all the way back to its anchor.
 
-The state holds Fisher and anchors beside the weights, three times the memory of tuning. (With anchors="last" the
-anchors are the weights themselves at the moment between two sets. They are kept and counted all the same.)
+The state holds Fisher and anchors beside the weights, three times the memory of tuning. (With
+anchors="last" the anchors are the weights themselves at the moment between two sets. They are kept
+and counted all the same.)
 """
 
 from __future__ import annotations
@@ -48,7 +54,7 @@ from cfsl.learners.tune import (
     Tune,
     init_tune,
     pretrain_tune,
-    reading,
+    read_by_kind,
     trainable,
     tuned,
 )
@@ -60,7 +66,7 @@ class Ewc(FrozenSpec):
     """Wraps a tunable learner, and pulls its weights towards those of earlier support sets."""
 
     kind: Literal["ewc"] = "ewc"
-    inner: Annotated[InstanceOf[Tunable], reading(Tune)] = Tune()
+    inner: Annotated[InstanceOf[Tunable], read_by_kind(Tune)] = Tune()
     strength: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1e3
     anchors: Literal["last", "each"] = "last"
     online: bool = False
@@ -88,7 +94,7 @@ class Ewc(FrozenSpec):
         return self.inner.init(image_shape, generator)
 
     def begin(self, meta: Meta, info: TaskInfo) -> State:
-        """Begin with nothing to hold on to."""
+        """Begin without Fisher information and anchors."""
         return {"inner": self.inner.begin(meta, info), "fisher": {}, "anchors": {}}
 
     def observe(self, state: State, support: Support) -> State:
@@ -102,7 +108,7 @@ class Ewc(FrozenSpec):
         return self.inner.predict(state["inner"], images)
 
     def step(self, state: State, support: Support, penalty: Penalty | None = None) -> State:
-        """Take one step of the inner learner; from the second support set on, with the penalty of EWC."""
+        """Take one step of the inner learner, with the penalty from the second support set on."""
 
         def all_penalties(weights: Mapping[str, Tensor]) -> Tensor:
             own = self.penalty(state, weights)
@@ -116,15 +122,18 @@ class Ewc(FrozenSpec):
         new, weights = fisher_information(self.inner, inner, support), self.inner.weights(inner)
         if not state["fisher"]:
             return {"inner": inner, "fisher": new, "anchors": weights}
+
         kept = self.decay if self.online else 1.0
         old = {name: kept * fisher for name, fisher in state["fisher"].items()}
         total = {name: old[name] + new[name] for name in new}
+
+        anchors = weights
         if self.anchors == "each":
-            weights = {
-                name: _mean(state["anchors"][name], old[name], weights[name], new[name])
+            anchors = {
+                name: _weighted_mean(state["anchors"][name], old[name], weights[name], new[name])
                 for name in new
             }
-        return {"inner": inner, "fisher": total, "anchors": weights}
+        return {"inner": inner, "fisher": total, "anchors": anchors}
 
     def weights(self, state: State) -> Params:
         """Return the inner learner's weights."""
@@ -137,12 +146,13 @@ class Ewc(FrozenSpec):
         return self.inner.logits(state["inner"], weights, images)
 
     def penalty(self, state: State, weights: Mapping[str, Tensor]) -> Float[Tensor, ""]:
-        """Return strength / 2 * sum F (weights - anchors)^2, which is 0 before anything was consolidated."""
+        """Return strength / 2 * sum F (weights - anchors)^2; it is 0 for the first support set."""
         most = 1 / self.inner.lr if self.capped else math.inf
         total = torch.zeros((), device=next(iter(weights.values())).device)
         for name, fisher in state["fisher"].items():
             curvature = (self.strength * fisher).clamp(max=most)
-            total = total + (curvature * (weights[name] - state["anchors"][name]) ** 2).sum() / 2
+            way = weights[name] - state["anchors"][name]
+            total = total + (curvature * way**2).sum() / 2
         return total
 
 
@@ -157,30 +167,38 @@ def ewc_pretrain(**fields: Any) -> Ewc:
 
 
 def fisher_information(learner: Tunable, state: State, support: Support) -> Params:
-    """Return the diagonal of the empirical Fisher information of a support set, at the weights in the state."""
+    """Return the diagonal of the empirical Fisher information of a support set.
+
+    It is taken at the weights in the state.
+    """
     weights = trainable(learner.weights(state))
     total = {name: torch.zeros_like(weight) for name, weight in weights.items()}
+
     # Images are taken one at a time, unless an answer depends on the others.
-    batches = [support] if learner.transductive else list(_singles(support))
+    batches = [support] if learner.transductive else list(_single_images(support))
     for batch in batches:
         with torch.enable_grad():
             logits = learner.logits(state, weights, batch.images)
-            losses = functional.cross_entropy(logits, batch.labels, reduction="none")
-            for loss in losses:
-                gradients = torch.autograd.grad(
-                    loss, list(weights.values()), retain_graph=len(losses) > 1
-                )
-                for name, gradient in zip(total, gradients, strict=True):
-                    total[name] += gradient**2 / len(support.labels)
+            losses = list(functional.cross_entropy(logits, batch.labels, reduction="none"))
+
+        for loss in losses:
+            gradients = torch.autograd.grad(
+                loss, list(weights.values()), retain_graph=len(losses) > 1
+            )
+            for name, gradient in zip(total, gradients, strict=True):
+                total[name] += gradient**2 / len(support.labels)
+
     return total
 
 
-def _singles(support: Support) -> Iterator[Support]:
+def _single_images(support: Support) -> Iterator[Support]:
     for image, label in zip(support.images, support.labels, strict=True):
         yield Support(image[None], label[None])
 
 
-def _mean(first: Tensor, first_share: Tensor, second: Tensor, second_share: Tensor) -> Tensor:
-    """Return the weighted mean, and `second` where neither has a share."""
-    total = first_share + second_share
-    return second + torch.where(total > 0, first_share / total, 0) * (first - second)
+def _weighted_mean(
+    first: Tensor, first_weight: Tensor, second: Tensor, second_weight: Tensor
+) -> Tensor:
+    """Return the mean of two tensors by their weights, and the second where both weights are 0."""
+    total = first_weight + second_weight
+    return second + torch.where(total > 0, first_weight / total, 0) * (first - second)

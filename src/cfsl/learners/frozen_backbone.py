@@ -1,23 +1,25 @@
-"""A frozen backbone of any kind, and the nearest class mean on what it makes of images.
+"""A frozen backbone of any kind, and the nearest class mean on its features.
 
-Features come from a `torch.nn.Module` that was trained elsewhere and does not change. Classes are running means over
-all support sets, compared by the cosine: SimpleCIL (Zhou et al., "Revisiting Class-Incremental Learning with
-Pre-Trained Models: Generalizability and Adaptivity are All You Need", 2023) for continual few-shot tasks.
+Features come from a `torch.nn.Module` that was trained elsewhere and does not change. Classes are
+running means over all support sets, compared by the cosine: SimpleCIL (Zhou et al., "Revisiting
+Class-Incremental Learning with Pre-Trained Models: Generalizability and Adaptivity are All You
+Need", 2023) for continual few-shot tasks.
 
     c_k = mean over the images x of label k, of all support sets, of f(x)
     logit_k(x) = scale * cos(f(x), c_k)
 
-The learner holds hyper-parameters only: `architecture` names a function (package.module:function) that builds the
-module, and `arguments` is what it is called with. The weights are in `meta`, as every learner's are; `backbone_weights`
-takes them from a module that has some. The module is built anew at every call, without weights, and run with those of
-`meta`, so that there is no place for anything to stay behind in.
+The learner holds hyper-parameters only: `architecture` names a function (package.module:function)
+that builds the module, and `arguments` are those it is called with. The weights are in `meta`, as
+those of every learner; `backbone_weights` takes them from a module. The module is built anew at
+every call, without weights, and run with those of `meta`: so nothing of a task can stay behind in
+it.
 
-`from_transformers` returns learner and weights of a model of Hugging Face `transformers` (pip install
-cfsl[transformers]).
+`from_transformers` returns learner and weights of a model of Hugging Face `transformers` (pip
+install cfsl[transformers]).
 
-A backbone that was trained on photographs has seen the classes of SlimageNet64, which are ImageNet's, test classes
-included. Its results belong beside those of other pretrained backbones, not beside learners that saw training classes
-only: say on the card what it was trained on.
+A backbone that was trained on photographs has seen the classes of SlimageNet64, which are
+ImageNet's, test classes included. Its results belong beside those of other pretrained backbones,
+not beside learners that saw training classes only: say on the card what it was trained on.
 """
 
 from __future__ import annotations
@@ -41,64 +43,70 @@ from cfsl.learners.base import Meta, State, Support, TaskInfo
 from cfsl.learners.metric import Metric, closeness
 from cfsl.spec import AcceptsList, FrozenSpec
 
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-Image = Float32[Tensor, "n channels height width"]
+_Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Images = Float32[Tensor, "n channels height width"]
 _HERE = "cfsl.learners.frozen_backbone"
+_ABOUT_FILES = ("architectures", "transformers_version", "_name_or_path", "dtype", "torch_dtype")
+"""Entries of a configuration that say where it came from."""
 
 
 class FrozenBackbone(FrozenSpec):
-    """Nearest class mean on features that somebody else has learned."""
+    """Answers with the nearest class mean, on features of a module that was trained elsewhere."""
 
     kind: Literal["frozen_backbone"] = "frozen_backbone"
     architecture: str = f"{_HERE}:small_backbone"
-    """package.module:function, which returns the module; images n x channels x height x width -> features n x d."""
+    """package.module:function. The module that it returns turns images, n x channels x height x
+    width, into features, n x d."""
     arguments: Mapping[str, Any] = {}
-    """What the function is called with; JSON values."""
+    """The arguments of the function, which are JSON values."""
     channels: Annotated[int, Field(ge=1, le=4)] = 3
-    """What the module takes; grey images are repeated."""
+    """The channels that the module takes; grey images are repeated."""
     side: Annotated[int, Field(ge=1, le=4096)] | None = None
-    """Images are resized to this before they are shown; None: shown as they are."""
+    """The side that images are resized to; None leaves them as they are."""
     mean: Annotated[tuple[float, ...], AcceptsList] = ()
-    """Taken off each channel; leave it empty if the data set's recipe has done so (SlimageNet64)."""
+    """It is taken off each channel. Leave it empty if the recipe of the data set has done so, as
+    that of SlimageNet64 does."""
     std: Annotated[tuple[float, ...], AcceptsList] = ()
     """Each channel is divided by it after that."""
     metric: Metric = "cosine"
-    scale: Positive = 10.0
-    """Of the logits; the answer does not depend on it, cross-entropy does."""
+    scale: _Positive = 10.0
+    """The scale of the logits. The answer does not depend on it, but the cross-entropy does."""
 
     needs_loading: ClassVar[bool] = True
-    """Packages that a module needs are imported at its first use, which must not be a guarded one."""
+    """Packages of a module are imported at its first use, which must not be a guarded one."""
 
     def init(self, image_shape: tuple[int, int, int], generator: torch.Generator) -> Meta:
-        """Draw random weights: a control, and what the weights of a trained module have to look like."""
+        """Draw random weights: a control, and a pattern for the weights of a trained module."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(int(torch.randint(2**62, (), generator=generator)))
             return backbone_weights(self._built())
 
-    def embed(self, meta: Meta, images: Image) -> Float[Tensor, "n features"]:
+    def embed(self, meta: Meta, images: Images) -> Float[Tensor, "n features"]:
         """f(x), each image on its own."""
         with torch.device("meta"):
             module = self._built()
+
         weights = {**meta["params"], **meta["stats"]}
         wanted = [name for name, _ in chain(module.named_parameters(), module.named_buffers())]
-        lacking = [name for name in wanted if name not in weights]
-        if lacking:
+        missing = [name for name in wanted if name not in weights]
+        if missing:
             raise LearnerError(
-                f"the weights have no '{lacking[0]}', which {self.architecture} needs; take them from the same module "
-                f"with backbone_weights, or give other arguments"
+                f"the weights have no '{missing[0]}', which {self.architecture} needs; "
+                f"take them from the same module with backbone_weights, or give other arguments"
             )
+
         features = functional_call(module, weights, (self._prepared(images),), strict=True)
         if not isinstance(features, Tensor) or features.ndim != 2:
-            what = (
-                tuple(features.shape) if isinstance(features, Tensor) else type(features).__name__
-            )
+            is_tensor = isinstance(features, Tensor)
+            found = tuple(features.shape) if is_tensor else type(features).__name__
             raise LearnerError(
-                f"{self.architecture} gives {what} for {len(images)} images; one row an image is needed"
+                f"{self.architecture} gives {found} for {len(images)} images; "
+                f"one row an image is needed"
             )
         return features.float()
 
     def begin(self, meta: Meta, info: TaskInfo) -> State:
-        """Nothing has been seen, and nobody has said how wide features are."""
+        """Start with sums of no width: the first features tell how wide they are."""
         return {
             "info": info,
             "sums": torch.zeros(info.labels, 0, device=info.device),
@@ -124,14 +132,16 @@ class FrozenBackbone(FrozenSpec):
         masked: Tensor = logits.masked_fill(counts == 0, float("-inf"))
         return masked
 
-    def _prepared(self, images: Image) -> Image:
+    def _prepared(self, images: Images) -> Images:
         """Bring images to the channels, size and range that the module was trained with."""
         if images.shape[1] == 1 and self.channels > 1:
             images = images.expand(-1, self.channels, -1, -1)
+
         if self.side is not None and images.shape[2:] != (self.side, self.side):
             images = functional.interpolate(
                 images, (self.side, self.side), mode="bilinear", antialias=True
             )
+
         if self.mean:
             images = images - images.new_tensor(self.mean)[:, None, None]
         if self.std:
@@ -145,9 +155,10 @@ class FrozenBackbone(FrozenSpec):
             module = getattr(importlib.import_module(module_name), function)(**self.arguments)
         except (ImportError, AttributeError, TypeError, ValueError) as error:
             raise LearnerError(
-                f"{self.architecture} cannot be built with {dict(self.arguments)}: {error}. Give architecture as "
-                f"package.module:function, and arguments that it takes"
+                f"{self.architecture} cannot be built with {dict(self.arguments)}: {error}. "
+                f"Give architecture as package.module:function, and arguments that it takes"
             ) from error
+
         if not isinstance(module, nn.Module):
             raise LearnerError(
                 f"{self.architecture} returns {type(module).__name__}; a torch.nn.Module is needed"
@@ -156,7 +167,7 @@ class FrozenBackbone(FrozenSpec):
 
 
 def backbone_weights(module: nn.Module) -> Meta:
-    """Return all that a module has learned, and all that it keeps beside: what `meta` has to be."""
+    """Return the parameters and buffers of a module, as `meta` has them."""
     return {
         "params": {name: param.detach().clone() for name, param in module.named_parameters()},
         "stats": {name: buffer.detach().clone() for name, buffer in module.named_buffers()},
@@ -176,7 +187,7 @@ def small_backbone(channels: int = 3, width: int = 16) -> nn.Module:
     )
 
 
-class Pooled(nn.Module):
+class _Pooled(nn.Module):
     """A model of `transformers`, from images to one vector each."""
 
     def __init__(self, model: nn.Module) -> None:
@@ -185,11 +196,16 @@ class Pooled(nn.Module):
         self.model = model
 
     def forward(self, images: Tensor) -> Tensor:
-        """Return the model's own pooled output or image features; else the first token, or the mean over places."""
-        sized = "interpolate_pos_encoding" in inspect.signature(self.model.forward).parameters
-        out = self.model(
-            pixel_values=images, **({"interpolate_pos_encoding": True} if sized else {})
+        """Return the model's own pooled output.
+
+        A model without one gives its first token, or the mean over its maps.
+        """
+        takes_any_size = (
+            "interpolate_pos_encoding" in inspect.signature(self.model.forward).parameters
         )
+        options = {"interpolate_pos_encoding": True} if takes_any_size else {}
+        out = self.model(pixel_values=images, **options)
+
         pooled: Tensor | None = getattr(out, "pooler_output", None)
         if pooled is None:
             hidden = out.last_hidden_state
@@ -201,11 +217,14 @@ def transformers_backbone(model_type: str, **config: Any) -> nn.Module:
     """Build a model of `transformers` from its configuration, with random weights."""
     transformers = _transformers()
     settings = transformers.AutoConfig.for_model(model_type, **config)
-    return Pooled(transformers.AutoModel.from_config(settings, attn_implementation="eager"))
+    return _Pooled(transformers.AutoModel.from_config(settings, attn_implementation="eager"))
 
 
 def from_transformers(folder: str | Path, **fields: Any) -> tuple[FrozenBackbone, Meta]:
-    """Return learner and weights of a model that `transformers` can load: a folder, or a name that it downloads."""
+    """Return learner and weights of a model that `transformers` can load.
+
+    It is a folder, or a name that `transformers` downloads.
+    """
     model = _transformers().AutoModel.from_pretrained(folder)
     config: Mapping[str, Any] = model.config.to_diff_dict()
     learner = FrozenBackbone(
@@ -213,10 +232,7 @@ def from_transformers(folder: str | Path, **fields: Any) -> tuple[FrozenBackbone
         arguments={name: value for name, value in config.items() if name not in _ABOUT_FILES},
         **fields,
     )
-    return learner, backbone_weights(Pooled(model))
-
-
-_ABOUT_FILES = ("architectures", "transformers_version", "_name_or_path", "dtype", "torch_dtype")
+    return learner, backbone_weights(_Pooled(model))
 
 
 def _transformers() -> Any:

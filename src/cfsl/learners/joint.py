@@ -1,7 +1,7 @@
-"""Joint: sees all support sets at once. Breaks the data-flow law on purpose: an upper bound for its inner learner.
+"""Joint: sees all support sets at once, and so is an upper bound for its inner learner.
 
-It keeps every support image in its state, so its ATM is 1 and more, and shows them to the inner learner as one support
-set when it is asked.
+It breaks the data-flow law on purpose. It keeps every support image in its state, so that its ATM
+is 1 and more, and shows them to the inner learner as one support set when it is asked.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Joint(FrozenSpec):
         return loss
 
     def begin(self, meta: Meta, info: TaskInfo) -> State:
-        """Nothing is stored."""
+        """Start without stored images."""
         return {
             "meta": meta,
             "info": info,
@@ -67,11 +67,12 @@ class Joint(FrozenSpec):
     ) -> Float[Tensor, "n labels"]:
         """Let the inner learner see everything at once."""
         embed = getattr(self.inner, "embed", lambda meta, shown: shown)
-        inner = self.inner.begin(state["meta"], state["info"])
-        inner = self.inner.observe(
-            inner, Support(embed(state["meta"], state["images"]), state["labels"])
-        )
-        return self.inner.predict(inner, embed(state["meta"], images))
+        meta = state["meta"]
+        everything = Support(embed(meta, state["images"]), state["labels"])
+
+        inner = self.inner.begin(meta, state["info"])
+        inner = self.inner.observe(inner, everything)
+        return self.inner.predict(inner, embed(meta, images))
 
 
 def joint_protonet() -> Joint:

@@ -1,11 +1,14 @@
 """A prototype per support set and class.
 
-When labels are overwritten (task type C), one label stands for several classes, whose mean is nowhere near any of them.
-Here a label keeps one prototype from every class group it appears in, and an image is as close to a label as to its
-prototypes together: s_c(x) = log sum_u exp(closeness(f(x), p_u)) over the prototypes u of label c.
+When labels are overwritten (task type C), one label stands for several classes, whose mean is
+nowhere near any of them. Here a label keeps one prototype from every class group it appears in, and
+an image is as close to a label as to its prototypes together:
 
-Where classes come back under the same label in several support sets of a group (types A and D), their images are
-averaged; `info.cci` tells when a new group begins. On types A, B and D it equals ProtoNets.
+    s_c(x) = log sum_u exp(closeness(f(x), p_u)) over the prototypes u of label c
+
+Where classes come back under the same label in several support sets of a group (types A and D),
+their images are averaged; `info.cci` tells when a new group begins. On types A, B and D it equals
+ProtoNets.
 """
 
 from __future__ import annotations
@@ -28,7 +31,7 @@ from cfsl.spec import FrozenSpec
 
 
 class MultiProto(FrozenSpec):
-    """Like ProtoNet, but labels that are used again keep what they stood for."""
+    """Like ProtoNet, but a label that is used again keeps the prototypes of its earlier classes."""
 
     kind: Literal["multiproto"] = "multiproto"
     net: Net = conv4(64, "conv-act-norm")
@@ -57,7 +60,7 @@ class MultiProto(FrozenSpec):
         return self._protonet().episode_loss(params, stats, batch, turns=turns, moment=moment)
 
     def begin(self, meta: Meta, info: TaskInfo) -> State:
-        """Nothing is known, and no support set has been seen."""
+        """Start without prototypes."""
         features = self.net.feature_count(info.image_shape)
         return {
             "info": info,
@@ -70,20 +73,21 @@ class MultiProto(FrozenSpec):
         }
 
     def observe(self, state: State, support: Support) -> State:
-        """Open prototypes for labels that are new in this class group, then add the images to those of the group."""
+        """Add images to the prototypes of this class group; labels new in it get new prototypes."""
         is_new_group = state["seen"] % state["info"].cci == 0
         first = len(state["labels"]) if is_new_group else state["first"]
-        labels = torch.unique(support.labels)
-        new = labels[~torch.isin(labels, state["labels"][first:])]
+        shown = torch.unique(support.labels)
+        new = shown[~torch.isin(shown, state["labels"][first:])]
+
         labels = torch.cat([state["labels"], new])
-        sums = torch.cat(
-            [state["sums"], support.images.new_zeros(len(new), support.images.shape[1])]
-        )
+        zeros = support.images.new_zeros(len(new), support.images.shape[1])
+        sums = torch.cat([state["sums"], zeros])
         counts = torch.cat([state["counts"], torch.zeros_like(new)])
-        slots = first + (support.labels[:, None] == labels[first:]).int().argmax(dim=1)
+
+        joined = first + (support.labels[:, None] == labels[first:]).int().argmax(dim=1)
         return state | {
-            "sums": sums.index_add(0, slots, support.images),
-            "counts": counts.index_add(0, slots, torch.ones_like(slots)),
+            "sums": sums.index_add(0, joined, support.images),
+            "counts": counts.index_add(0, joined, torch.ones_like(joined)),
             "labels": labels,
             "first": first,
             "seen": state["seen"] + 1,

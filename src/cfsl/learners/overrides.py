@@ -9,11 +9,15 @@ from cfsl.errors import SpecError, did_you_mean
 
 
 def changed(learner: Any, changes: Mapping[str, Any], where: str = "") -> Any:
-    """Return the learner with some hyper-parameters changed, those of inner values by their dotted names."""
+    """Return the learner with some hyper-parameters changed.
+
+    Those of inner values are given by their dotted names; `where` is the path to this one.
+    """
     if not changes:
         return learner
     if isinstance(learner, str) or not hasattr(learner, "replace"):
         raise SpecError(f"{where or type(learner).__name__} has no hyper-parameters to change")
+
     own, inner = _by_field(changes)
     for name, inner_changes in inner.items():
         path = f"{where}.{name}" if where else name
@@ -22,6 +26,7 @@ def changed(learner: Any, changes: Mapping[str, Any], where: str = "") -> Any:
                 f"{path} and {path}.{next(iter(inner_changes))} are both given; give one of them"
             )
         own[name] = changed(_field(learner, name), inner_changes, path)
+
     return learner.replace(**own)
 
 
@@ -57,6 +62,7 @@ def _by_field(changes: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, dic
             inner.setdefault(name, {})[rest] = value
         else:
             own[name] = value
+
     return own, inner
 
 

@@ -25,7 +25,7 @@ class PixelNN(FrozenSpec):
         return images.flatten(1)
 
     def begin(self, meta: Meta, info: TaskInfo) -> State:
-        """Nothing is stored."""
+        """Start without stored images."""
         channels, height, width = info.image_shape
         return {
             "info": info,

@@ -1,19 +1,24 @@
 """Prototypical networks: a class is the mean of its embedded images.
 
-Snell, Swersky and Zemel, "Prototypical Networks for Few-shot Learning", NeurIPS 2017; as a baseline of continual
-few-shot learning in Antoniou et al. 2020, appendix A.
+Snell, Swersky and Zemel, "Prototypical Networks for Few-shot Learning", NeurIPS 2017; as a baseline
+of continual few-shot learning in Antoniou et al. 2020, appendix A.
 
-Where it departs from the published CFSL code: prototypes are means over all support sets (that code keeps the last
-image only); support sets are embedded one at a time, with running statistics of batch norm; the default metric is the
-squared Euclidean distance of the paper (that code has the dot product, here metric="dot").
+Where it departs from the published CFSL code:
 
-prototype="last" is the defect of that code: the prototype of a label is the last image that was shown under it. (That
-code also divides it by the number of support images, which the learned scale makes up for.) Where a label has one
-image, as in type B, nothing changes. In type C, a label forgets all classes but the last.
+- Prototypes are means over all support sets. That code keeps the last image only.
+- Support sets are embedded one at a time, with running statistics of batch norm.
+- The default metric is the squared Euclidean distance of the paper. That code has the dot product,
+  here metric="dot".
 
-norm="batch" is the batch norm of that code: each support set, and all targets together, are normalised by statistics of
-their own, so an answer depends on the other targets (`transductive`). A batch norm that gets a single value a channel
-has no variance to divide by: there and then it uses the running statistics.
+prototype="last" is the defect of that code: the prototype of a label is the last image that was
+shown under it. (That code also divides it by the number of support images, which the learned scale
+makes up for.) Where a label has one image, as in type B, nothing changes. In type C, a label
+forgets all classes but the last.
+
+norm="batch" is the batch norm of that code: each support set, and all targets together, are
+normalised by statistics of their own, so an answer depends on the other targets (`transductive`). A
+batch norm that gets a single value a channel has no variance to divide by: there and then it uses
+the running statistics.
 """
 
 from __future__ import annotations
@@ -36,6 +41,8 @@ from cfsl.nets.layers import Params, Stats, in_layout_of, norm_where_possible
 from cfsl.nets.registry import Net
 from cfsl.spec import FrozenSpec
 
+_FIRST_SCALE = {"euclidean": 1.0, "cosine": 12.0, "dot": 1.0}
+
 
 class ProtoNet(FrozenSpec):
     """Embeds images, averages them class by class, and answers with the nearest mean."""
@@ -45,11 +52,11 @@ class ProtoNet(FrozenSpec):
     metric: Metric = "euclidean"
     norm: Literal["running", "batch"] = "running"
     prototype: Literal["mean", "last"] = "mean"
-    """Of the images of a label: their mean, or the last one alone as in the published code."""
+    """The mean of the images of a label, or the last one alone as in the published code."""
 
     @model_serializer(mode="wrap")
     def _without_later_fields(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """State the kind of prototype only if it is the defect: runs keep the hash that they had before."""
+        """State the prototype only if it is the defect: older runs keep their hash."""
         stated: dict[str, Any] = dump(self)
         return {
             name: value for name, value in stated.items() if (name, value) != ("prototype", "mean")
@@ -72,16 +79,15 @@ class ProtoNet(FrozenSpec):
         self, meta: Meta, images: Float32[Tensor, "n channels height width"]
     ) -> Float[Tensor, "n features"]:
         """f(x), equation 1: each image on its own, or with norm="batch" as one batch."""
+        params, stats = meta["params"], meta["stats"]
         if self.norm == "running":
-            return self.net.features(meta["params"], meta["stats"], images, norm="running")
-        return self.net.forward(
-            meta["params"],
-            norm_where_possible(meta["params"], meta["stats"], {}),
-            in_layout_of(meta["params"], images),
-        )
+            return self.net.features(params, stats, images, norm="running")
+
+        norm = norm_where_possible(params, stats, {})
+        return self.net.forward(params, norm, in_layout_of(params, images))
 
     def begin(self, meta: Meta, info: TaskInfo) -> State:
-        """No class has been seen."""
+        """Start with sums of zero."""
         features = self.net.feature_count(info.image_shape)
         return {
             "scale": meta["params"]["scale"],
@@ -92,15 +98,16 @@ class ProtoNet(FrozenSpec):
     def observe(self, state: State, support: Support) -> State:
         """Add the embedded images to the sums of their classes."""
         if self.prototype == "last":
-            return self._last_alone(state, support)
+            return self._with_last_images(state, support)
+
         ones = torch.ones_like(support.labels)
         return state | {
             "sums": state["sums"].index_add(0, support.labels, support.images),
             "counts": state["counts"].index_add(0, support.labels, ones),
         }
 
-    def _last_alone(self, state: State, support: Support) -> State:
-        """Put the last image of each label in the place of whatever was there."""
+    def _with_last_images(self, state: State, support: Support) -> State:
+        """Put the last image of each label in the place of earlier ones."""
         sums, counts = state["sums"].clone(), state["counts"].clone()
         for image, label in zip(support.images, support.labels, strict=True):
             sums[label], counts[label] = image, 1
@@ -111,9 +118,11 @@ class ProtoNet(FrozenSpec):
     ) -> tuple[Tensor, Stats]:
         """Algorithm 1 for some tasks at once, all images embedded in one batch.
 
-        With `turns`, every image of a class is the one-shot prototype in turn, and the others are queries.
+        With `turns`, every image of a class is the one-shot prototype in turn, and the others are
+        queries.
         """
         features, labels, stats = self.embedded_tasks(params, stats, batch)
+
         supports = batch.support_labels[0].numel()
         losses = [
             self._task_loss(params["scale"], of_task, labels_of_task, supports, turns=turns)
@@ -124,13 +133,18 @@ class ProtoNet(FrozenSpec):
     def embedded_tasks(
         self, params: Params, stats: Stats, batch: TaskBatch
     ) -> tuple[Float[Tensor, "tasks n features"], Int64[Tensor, "tasks n"], Stats]:
-        """Return the features of all images of each task, supports first, with their labels, and new statistics."""
+        """Return the features of all images of each task, their labels, and new statistics.
+
+        The support images of a task come first.
+        """
         images = torch.cat([batch.support_images.flatten(0, 2), batch.target_images.flatten(0, 1)])
-        shown = images.to(memory_format=torch.channels_last)
-        features, stats = self.net.training_features(params, stats, shown)
-        cut = batch.support_labels.numel()
+        in_channels_last = images.to(memory_format=torch.channels_last)
+        features, stats = self.net.training_features(params, stats, in_channels_last)
+
+        count = batch.support_labels.numel()
         supports, targets = (
-            part.view(len(batch), -1, part.shape[1]) for part in (features[:cut], features[cut:])
+            part.view(len(batch), -1, part.shape[1])
+            for part in (features[:count], features[count:])
         )
         labels = torch.cat([batch.support_labels.flatten(1), batch.target_labels], dim=1)
         return torch.cat([supports, targets], dim=1), labels, stats
@@ -138,16 +152,18 @@ class ProtoNet(FrozenSpec):
     def _task_loss(
         self, scale: Tensor, features: Tensor, labels: Tensor, supports: int, *, turns: bool
     ) -> Float[Tensor, ""]:
-        """Cross-entropy of the targets, given the means of the supports."""
+        """Return the cross-entropy of the targets, given the means of the supports."""
         if turns:
             return one_shot_loss(scale, grouped_by_class(features, labels), self.metric)
+
         classes = int(labels.max()) + 1
-        sums = features.new_zeros(classes, features.shape[1]).index_add(
-            0, labels[:supports], features[:supports]
-        )
-        counts = torch.bincount(labels[:supports], minlength=classes)
+        support_labels, target_labels = labels[:supports], labels[supports:]
+        counts = torch.bincount(support_labels, minlength=classes)
+        sums = features.new_zeros(classes, features.shape[1])
+        sums = sums.index_add(0, support_labels, features[:supports])
+
         logits = scale * closeness(features[supports:], sums / counts[:, None], self.metric)
-        return functional.cross_entropy(logits, labels[supports:])
+        return functional.cross_entropy(logits, target_labels)
 
     def predict(
         self, state: State, images: Float[Tensor, "n features"]
@@ -158,6 +174,3 @@ class ProtoNet(FrozenSpec):
         logits = state["scale"] * closeness(images, prototypes, self.metric)
         masked: Tensor = logits.masked_fill(counts == 0, float("-inf"))
         return masked
-
-
-_FIRST_SCALE = {"euclidean": 1.0, "cosine": 12.0, "dot": 1.0}

@@ -1,40 +1,26 @@
-"""ProtoNets with replay: embedded support images are kept, and a classifier is fitted anew to all of them.
+"""ProtoNets with replay: support images are kept embedded, and a classifier is fitted to them.
 
-Kowadlo et al., "Expanding continual few-shot learning benchmarks to include recognition of specific instances" (2022),
-section 5.5: "inventing Protonet+Replay would be a promising direction". The paper has no such method; this one is ours.
+Kowadlo et al., "Expanding continual few-shot learning benchmarks to include recognition of specific
+instances" (2022), section 5.5: "inventing Protonet+Replay would be a promising direction". The
+paper has no such method; this one is ours.
 
-With a fixed embedding, the means of ProtoNets already hold all that means can hold. So embedded images are stored, and
-replayed to a kernel ridge regression from embeddings M to labels Y, which has no steps and no order of images:
+With a fixed embedding, the means of ProtoNets already hold all that means can hold. So embedded
+images are stored, and replayed to a kernel ridge regression from embeddings M to labels Y, which
+has no steps and no order of images:
 
-    k(a, b) = exp(-w s |a - b|^2)                         s is the learned scale of ProtoNets; for the cosine, |a| = 1
+    k(a, b) = exp(-w s |a - b|^2)                         s is the learned scale of ProtoNets
     answer(x) = k(x, M) (k(M, M) + r / n)^-1 Y / max_m k(x, m)
     logits(x) = (1 - share) * ProtoNets(x) + share * gain * answer(x)
 
-The rows of M are the images of the last `sets` support sets (n = 1) and, for each label, the mean of its n older ones.
-To divide by the nearest row's kernel changes no answer, and gives one to targets that are far from everything. With
-share=0 this is ProtoNets exactly. Weights are those of ProtoNets: a checkpoint of the one will do for the other.
+The rows of M are the images of the last `sets` support sets (n = 1) and, for each label, the mean
+of its n older ones. For the cosine, |a| = 1. To divide by the kernel of the nearest row does not
+change which label is answered, and gives an answer to targets that are far from everything. With
+share=0 this is ProtoNets exactly. Weights are those of ProtoNets: a checkpoint of one fits the
+other.
 
-What was measured, in points of accuracy over ProtoNets with the same weights (Omniglot, Conv-4-64, cosine, 600
-validation tasks, 5-way 1-shot if not said otherwise, paired, 95 %):
-
-    A, NSS=10          +0.06 +- 0.07     D, NSS=4, CCI=2           +0.08 +- 0.08
-    B, NSS=10          +0.10 +- 0.05     D, NSS=8, CCI=2           +0.15 +- 0.07
-    C, NSS=3          +16.00 +- 0.53     D, NSS=4, CCI=2, 5-shot   +0.05 +- 0.07
-                                         D, NSS=4, CCI=2, 10-way   +0.19 +- 0.07
-
-w, r and the form were chosen on these tasks. On 600 test tasks, measured once: A, NSS=10 +0.09 +- 0.06; B, NSS=3
-+0.03 +- 0.04; C, NSS=3 +16.39 +- 0.52 (0.26 +- 0.10 below `multiproto`); D, NSS=4, CCI=2 +0.09 +- 0.08.
-
-The gains are small: ProtoNets leave 0.4 to 10 points to gain. On type C it is the stored images that count, and
-`multiproto`, which stores no more, is better still. On type B a label has one image: that gain is the regression's, and
-needs no replay. On type D about half of it can be had without replay, too (means of vectors of length 1, and their
-Euclidean distance: +0.08 +- 0.05 at NSS=8). A queue that is too short for the task is worse than none (D, NSS=8: 97.63
-with sets=0, 97.53 with sets=4, 97.74 with all): labels that have images draw targets away from labels that have a mean.
-With noise or occlusion (200 tasks of the instance test, and of D) there is no difference.
-
-Tried on the same tasks: nearest image, log-sum-exp over images, their mixtures with the means, a linear head tuned from
-the prototypes, centring and linear ridge regression gain at most 0.05 or lose on all types but C; a Mahalanobis
-distance that is shrunk by nine tenths gains 0.12 +- 0.06 on D at NSS=8, one that is shrunk by half loses.
+Replay gains little over ProtoNets where no label is used again, and 16 points on type C. There it
+is the stored images that count, and `multiproto`, which stores no more, is better still.
+docs/design/learners.md has the measurements, and what else was tried.
 """
 
 from __future__ import annotations
@@ -57,26 +43,26 @@ from cfsl.nets.layers import Params, Stats
 from cfsl.nets.registry import Net
 from cfsl.spec import FrozenSpec
 
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-Several = Annotated[int, Field(ge=0, le=1_000_000)]
+_Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+_Several = Annotated[int, Field(ge=0, le=1_000_000)]
 
 
 class ProtoNetReplay(FrozenSpec):
-    """Answers by kernel ridge regression on embedded images: recent ones singly, older ones as means."""
+    """Answers by kernel ridge regression on recent embedded images and means of older ones."""
 
     kind: Literal["protonet_replay"] = "protonet_replay"
     net: Net = conv4(64, "conv-act-norm")
     metric: Metric = "euclidean"
     norm: Literal["running", "batch"] = "running"
-    sets: Several | None = None
+    sets: _Several | None = None
     """How many support sets are kept image by image (b of paper 2); None: all."""
     share: Annotated[float, Field(ge=0, le=1)] = 1.0
-    """Of replay in the logits; the rest is ProtoNets."""
-    width: Positive = 0.15
+    """The share of replay in the logits; the rest is ProtoNets."""
+    width: _Positive = 0.15
     """w of the kernel."""
-    ridge: Positive = 0.1
+    ridge: _Positive = 0.1
     """r of the regression."""
-    gain: Positive = 9.0
+    gain: _Positive = 9.0
     """Logits per unit of the regression."""
 
     @property
@@ -101,7 +87,7 @@ class ProtoNetReplay(FrozenSpec):
         return self._protonet().episode_loss(params, stats, batch, turns=turns, moment=moment)
 
     def begin(self, meta: Meta, info: TaskInfo) -> State:
-        """Nothing is stored."""
+        """Start without stored images."""
         none = torch.zeros(0, dtype=torch.int64, device=info.device)
         return {
             "info": info,
@@ -112,7 +98,7 @@ class ProtoNetReplay(FrozenSpec):
         }
 
     def observe(self, state: State, support: Support) -> State:
-        """Store every image of the support set; what is now too old is added up, label by label."""
+        """Store the images of the support set, and add up those that are too old by label."""
         rows = {
             "sums": torch.cat([state["sums"], support.images]),
             "counts": torch.cat([state["counts"], torch.ones_like(support.labels)]),
@@ -120,22 +106,24 @@ class ProtoNetReplay(FrozenSpec):
         }
         if self.sets is None:
             return state | rows
-        cut = max(0, len(rows["labels"]) - self.sets * len(support.labels))
-        old, recent = (
-            {name: part[where] for name, part in rows.items()}
-            for where in (slice(cut), slice(cut, None))
-        )
-        merged = _merged(old)
+
+        old = max(0, len(rows["labels"]) - self.sets * len(support.labels))
+        merged = _merged({name: column[:old] for name, column in rows.items()})
+        recent = {name: column[old:] for name, column in rows.items()}
         return state | {name: torch.cat([merged[name], recent[name]]) for name in rows}
 
     def predict(
         self, state: State, images: Float[Tensor, "n features"]
     ) -> Float[Tensor, "n labels"]:
-        """Mix the logits of the regression with those of ProtoNets; a label that was never shown is impossible."""
+        """Mix the logits of the regression with those of ProtoNets.
+
+        A label that was never shown is impossible.
+        """
         labels = state["info"].labels
         by_means = self._protonet().predict(_as_protonet(state, labels), images)
         if self.share == 0:
             return by_means
+
         by_replay = self.gain * self._regressed(state, images, labels)
         return torch.lerp(by_means, by_replay, self.share).where(by_means.isfinite(), by_means)
 
@@ -143,21 +131,24 @@ class ProtoNetReplay(FrozenSpec):
         self, state: State, images: Float[Tensor, "n features"], labels: int
     ) -> Float[Tensor, "n labels"]:
         """Return k(x, M) (k(M, M) + r / n)^-1 Y, over the kernel of x and the nearest of M."""
-        rows = state["sums"] / state["counts"][:, None]
-        among = self._exponents(rows, rows, state["scale"]).exp() + torch.diag(
-            self.ridge / state["counts"]
-        )
-        weights = torch.linalg.solve(
-            among, functional.one_hot(state["labels"], labels).to(among.dtype)
-        )
-        exponents = self._exponents(images, rows, state["scale"])
-        answers: Tensor = (exponents - exponents.max(dim=1, keepdim=True).values).exp() @ weights
+        rows, scale = state["sums"] / state["counts"][:, None], state["scale"]
+        ridge = torch.diag(self.ridge / state["counts"])
+        kernel = self._exponents(rows, rows, scale).exp() + ridge
+        targets = functional.one_hot(state["labels"], labels).to(kernel.dtype)
+        weights = torch.linalg.solve(kernel, targets)
+
+        exponents = self._exponents(images, rows, scale)
+        relative = (exponents - exponents.max(dim=1, keepdim=True).values).exp()
+        answers: Tensor = relative @ weights
         return answers
 
     def _exponents(
         self, images: Float[Tensor, "n features"], rows: Float[Tensor, "m features"], scale: Tensor
     ) -> Float[Tensor, "n m"]:
-        """Return -w s |a - b|^2, the logarithm of the kernel; for the cosine, of vectors of length 1."""
+        """Return -w s |a - b|^2, the logarithm of the kernel.
+
+        For the cosine, vectors are brought to length 1.
+        """
         if self.metric == "cosine":
             images, rows = functional.normalize(images, dim=1), functional.normalize(rows, dim=1)
         return self.width * scale * closeness(images, rows, "euclidean")

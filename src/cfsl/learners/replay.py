@@ -1,21 +1,25 @@
-"""Replay over a tuned learner: recent support sets are kept, and some of their images come back in every step.
+"""Replay over a tuned learner: images of recent support sets come back in every gradient step.
 
-Kowadlo et al., "Expanding continual few-shot learning benchmarks to include recognition of specific instances" (2022),
-section 3.4.3 (Pretrain+Tune+Replay); b is `sets`, p is `samples`. The short-term memory is a queue of the last `sets`
-support sets, empty at the start of a task. Every gradient step is on one batch, with one mean cross-entropy: the
-current support set and `samples` images drawn anew for that step, uniformly and without replacement, from all that is
-stored (or as many as there are).
+Kowadlo et al., "Expanding continual few-shot learning benchmarks to include recognition of specific
+instances" (2022), section 3.4.3 (Pretrain+Tune+Replay); b is `sets`, p is `samples`. The short-term
+memory is a queue of the last `sets` support sets, empty at the start of a task.
+
+Every gradient step is on one batch, with one mean cross-entropy: the current support set and
+`samples` images drawn anew for that step, uniformly and without replacement, from all that are
+stored (or all of them if there are fewer).
 
 Where it departs from the paper:
 
-- The text stores a support set first and then trains on it; the code stores it afterwards. The default is the code's:
-  the current set is in every batch anyway. store_first=True is the text's.
-- The text draws p samples "for each fine-tuning support set", the code for each gradient step, and so do we.
-- Draws come from the task's own generator, one for each step; in the code from a global one that nobody seeded.
-- keep="uint8" stores an image in a quarter of the memory: each channel of an image as 256 equal levels from its least
-  to its largest value, which are kept as floats. Images with two values a channel come back exactly, others with an
-  error of at most half a level. The current support set is never rounded. keep="float32" stores what was given, as in
-  the code.
+- The text stores a support set first and then trains on it; the code stores it afterwards. The
+  default is the code's: the current set is in every batch anyway. store_first=True is the text's.
+- The text draws p samples "for each fine-tuning support set", the code for each gradient step. We
+  do as the code does.
+- Draws come from the task's own generator, one for each step; in the code from a global one that
+  nobody seeded.
+- keep="uint8" stores an image in a quarter of the memory: each channel of an image as 256 equal
+  levels from its least to its largest value, which are kept as floats. Images with two values a
+  channel come back exactly, others with an error of at most half a level. The current support set
+  is never rounded. keep="float32" stores what was given, as in the code.
 - With sets=0 or samples=0 this is the inner learner.
 """
 
@@ -31,25 +35,25 @@ from torch import Tensor
 
 from cfsl.learners.base import Meta, State, Support, TaskInfo
 from cfsl.learners.ewc import Ewc
-from cfsl.learners.tune import Penalty, Tunable, Tune, pretrain_tune, reading, tuned
+from cfsl.learners.tune import Penalty, Tunable, Tune, pretrain_tune, read_by_kind, tuned
 from cfsl.nets import ImageShape, Params
 from cfsl.spec import FrozenSpec
 
 Stored: TypeAlias = dict[str, Tensor]
-"""A support set in memory: its labels, and its images exactly or as levels between "low" and "high"."""
-Several = Annotated[int, Field(ge=0, le=1_000_000)]
+"""A support set in memory: labels, and images exactly or as levels between "low" and "high"."""
+_Several = Annotated[int, Field(ge=0, le=1_000_000)]
 _LEVELS = 255
 _FIRST_PURPOSE = 1000
-"""Of the task's generators: those before are left to the inner learner."""
+"""The task's generators before this one are left to the inner learner."""
 
 
 class Replay(FrozenSpec):
     """Wraps a tunable learner, and mixes stored images into its batches."""
 
     kind: Literal["replay"] = "replay"
-    inner: Annotated[InstanceOf[Tunable], reading(Tune, Ewc)] = Tune()
-    sets: Several = 2
-    samples: Several = 10
+    inner: Annotated[InstanceOf[Tunable], read_by_kind(Tune, Ewc)] = Tune()
+    sets: _Several = 2
+    samples: _Several = 10
     store_first: bool = False
     keep: Literal["uint8", "float32"] = "uint8"
 
@@ -87,12 +91,12 @@ class Replay(FrozenSpec):
         return self.inner.predict(state["inner"], images)
 
     def step(self, state: State, support: Support, penalty: Penalty | None = None) -> State:
-        """Take one step of the inner learner on the support set and the images that are replayed."""
+        """Take one step of the inner learner, on the support set and replayed images."""
         stored = self._with(state["stored"], support) if self.store_first else state["stored"]
         generator = state["info"].generator(_FIRST_PURPOSE + state["steps_taken"])
-        inner = self.inner.step(
-            state["inner"], joined([support, *drawn(stored, self.samples, generator)]), penalty
-        )
+        batch = joined([support, *drawn(stored, self.samples, generator)])
+
+        inner = self.inner.step(state["inner"], batch, penalty)
         return {**state, "inner": inner, "steps_taken": state["steps_taken"] + 1}
 
     def consolidate(self, state: State, support: Support) -> State:
@@ -112,7 +116,8 @@ class Replay(FrozenSpec):
 
     def _with(self, stored: list[Stored], support: Support) -> list[Stored]:
         """Return the last `sets` support sets, this one included."""
-        sets = [*stored, in_levels(support) if self.keep == "uint8" else exactly(support)]
+        new = in_levels(support) if self.keep == "uint8" else exactly(support)
+        sets = [*stored, new]
         return sets[len(sets) - min(self.sets, len(sets)) :]
 
 
@@ -122,20 +127,22 @@ def pretrain_tune_replay(**fields: Any) -> Replay:
 
 
 def drawn(stored: list[Stored], samples: int, generator: torch.Generator) -> list[Support]:
-    """Draw so many of the stored images, without replacement and no more than there are: a batch, or none."""
-    sizes = [len(one["labels"]) for one in stored]
-    if not samples or not sum(sizes):
+    """Draw so many of the stored images without replacement, or all; return a batch or none."""
+    count = sum(len(support["labels"]) for support in stored)
+    if not samples or not count:
         return []
-    everything = joined([restored(one) for one in stored])
-    chosen = torch.randperm(sum(sizes), generator=generator)[:samples].to(everything.labels.device)
+
+    everything = joined([restored(support) for support in stored])
+    chosen = torch.randperm(count, generator=generator)[:samples].to(everything.labels.device)
     return [Support(everything.images[chosen], everything.labels[chosen])]
 
 
 def joined(supports: list[Support]) -> Support:
-    """Return one batch of all."""
+    """Return all images in one batch."""
     if len(supports) == 1:
         return supports[0]
-    return Support(torch.cat([s.images for s in supports]), torch.cat([s.labels for s in supports]))
+    images = torch.cat([support.images for support in supports])
+    return Support(images, torch.cat([support.labels for support in supports]))
 
 
 def exactly(support: Support) -> Stored:

@@ -1,28 +1,35 @@
-"""Init+Tune and Pretrain+Tune: gradient descent on every support set, the weights carried on to the next.
+"""Init+Tune and Pretrain+Tune: gradient descent on every support set, one after the other.
 
-Antoniou, Patacchiola, Ochal and Storkey, "Defining Benchmarks for Continual Few-Shot Learning" (2020), section 5 and
-appendix A; Kowadlo et al., "Expanding continual few-shot learning benchmarks to include recognition of specific
-instances" (2022), section 3.4.1. The two learners differ in `meta` only: a backbone at its first weights, drawn once
-and the same for all tasks, or one trained on i.i.d. batches of the training classes.
+Antoniou, Patacchiola, Ochal and Storkey, "Defining Benchmarks for Continual Few-Shot Learning"
+(2020), section 5 and appendix A; Kowadlo et al., "Expanding continual few-shot learning benchmarks
+to include recognition of specific instances" (2022), section 3.4.1. The two learners differ in
+`meta` only: a backbone at its first weights, drawn once and the same for all tasks, or one trained
+on i.i.d. batches of the training classes.
 
-    theta <- theta - lr * grad_theta CE(f_theta(images), labels)         `steps` times, the whole support set at once
+    theta <- theta - lr * grad_theta CE(f_theta(images), labels)     `steps` times, on the whole set
 
-theta are the weights and biases of convolutions and linear layers and of a linear head with one output a label.
+theta are the weights and biases of convolutions and linear layers, and of a linear head with one
+output a label.
 
 Where it departs from the papers:
 
-- The head is drawn anew for every task, from the task's own generator, as paper 2 says; its code kept one for all.
+- The head is drawn anew for every task, from the task's own generator, as paper 2 says; its code
+  kept one head for all tasks.
 - The weights really are carried over. The code of paper 1 put them back before every support set.
-- Scale and shift of batch norm stay as they are, as in the code ("adapt the full network's weights" in the text), and
-  there is one of each. The code had one for every step, of which pretraining trained the first alone.
-- Batch norm does not look at the targets, unless norm="batch" asks for it as published: then the statistics are those
-  of whatever batch is at hand, and `transductive` says so. norm="running" has the statistics in `meta`. Those of a
-  net that never saw an image mean nothing, so `init_tune` has norm="support": a support set is tuned by its own
-  statistics, and targets are normalised by the mean over the support sets so far of each set's statistics, measured
-  after it was tuned on ("MetaBN" of Bronskill et al., "TaskNorm", 2020, for one set). They are part of the state.
-- A batch norm that gets a single value a channel (one image, no map) has no variance to divide by: there and then it
-  uses the statistics in the state. The code divided by zero.
-- No step keeps the graph of the one before: memory does not grow with `steps`, as it did in the code.
+- Scale and shift of batch norm stay as they are, as in the code ("adapt the full network's weights"
+  in the text), and there is one of each. The code had one for every step, of which pretraining
+  trained the first alone.
+- Batch norm does not look at the targets, unless norm="batch" asks for it as published: then the
+  statistics are those of the batch at hand, and `transductive` says so.
+- norm="running" has the statistics in `meta`. In a net that never saw an image they mean nothing,
+  so `init_tune` has norm="support": a support set is tuned by its own statistics. Targets are
+  normalised by the mean over the support sets so far of the statistics of each set, measured after
+  it was tuned on ("MetaBN" of Bronskill et al., "TaskNorm", 2020, for one set). They are part of
+  the state.
+- A batch norm that gets a single value a channel (one image, no map) has no variance to divide by:
+  there and then it uses the statistics in the state. The code divided by zero.
+- No step keeps the graph of the one before: memory does not grow with `steps`, as it did in the
+  code.
 """
 
 from __future__ import annotations
@@ -44,14 +51,14 @@ from cfsl.spec import Count, FrozenSpec
 
 Penalty: TypeAlias = Callable[[Mapping[str, Tensor]], Float[Tensor, ""]]
 """A function of the tuned weights, to be added to the loss."""
-LearningRate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+_LearningRate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 _PREDICTED_AT_ONCE = 64
-"""Targets are many and maps are large; each target is predicted by itself anyway."""
+"""Targets are many and maps are large; each target is predicted on its own anyway."""
 
 
 @runtime_checkable
 class Tunable(Protocol):
-    """A learner that is tuned step by step, so that another can wrap it and have a say in every step."""
+    """A learner that is tuned step by step, so that another can wrap it and change every step."""
 
     @property
     def steps(self) -> int:
@@ -83,7 +90,7 @@ class Tunable(Protocol):
         """Return the state after one gradient step on a batch."""
 
     def consolidate(self, state: State, support: Support) -> State:
-        """Return the state after the last step on a support set; `support` is that set and nothing else."""
+        """Return the state after the last step on a support set, given that set alone."""
 
     def weights(self, state: State) -> Params:
         """Return the tuned weights, by name."""
@@ -101,14 +108,14 @@ def tuned(learner: Tunable, state: State, support: Support) -> State:
     return learner.consolidate(state, support)
 
 
-def reading(*learners: type[FrozenSpec]) -> BeforeValidator:
-    """Let a field that holds a learner be read from JSON, which tells these learners apart by their `kind`."""
-    table = {str(learner.model_fields["kind"].default): learner for learner in learners}
+def read_by_kind(*learners: type[FrozenSpec]) -> BeforeValidator:
+    """Let a field be read from JSON that is one of these learners, told apart by `kind`."""
+    by_kind = {str(learner.model_fields["kind"].default): learner for learner in learners}
 
     def read(value: object) -> object:
         if not isinstance(value, dict):
             return value
-        return lookup(table, str(value.get("kind")), "kind of inner learner")(**value)
+        return lookup(by_kind, str(value.get("kind")), "kind of inner learner")(**value)
 
     return BeforeValidator(read)
 
@@ -119,7 +126,7 @@ class Tune(FrozenSpec):
     kind: Literal["tune"] = "tune"
     net: Net = conv4(48, "conv-norm-act")
     steps: Count = 5
-    lr: LearningRate = 0.01
+    lr: _LearningRate = 0.01
     norm: Literal["running", "support", "batch"] = "running"
 
     @property
@@ -133,9 +140,10 @@ class Tune(FrozenSpec):
         return {"params": params, "stats": stats}
 
     def begin(self, meta: Meta, info: TaskInfo) -> State:
-        """Share the backbone with `meta`, which costs nothing until it is tuned; draw a head."""
+        """Share the backbone with `meta`, which costs no memory until it is tuned; draw a head."""
         backbone, scales = self._split(meta, info.image_shape)
         head = _drawn_head(self.net.feature_count(info.image_shape), info)
+
         state = {"weights": backbone | head, "scales": scales, "stats": dict(meta["stats"])}
         return state | ({"sets": 0} if self.norm == "support" else {})
 
@@ -147,19 +155,24 @@ class Tune(FrozenSpec):
         self, state: State, images: Shaped[Tensor, "targets *shape"]
     ) -> Float[Tensor, "targets labels"]:
         """Return logits with the weights as they are now."""
-        parts = [images] if self.transductive else torch.split(images, _PREDICTED_AT_ONCE)
+        batches = [images] if self.transductive else torch.split(images, _PREDICTED_AT_ONCE)
         with torch.no_grad():
-            return torch.cat([self.logits(state, state["weights"], part) for part in parts])
+            return torch.cat([self.logits(state, state["weights"], batch) for batch in batches])
 
     def step(self, state: State, support: Support, penalty: Penalty | None = None) -> State:
-        """Take one step of gradient descent on the mean cross-entropy of a batch, plus a penalty on the weights."""
+        """Take one step of gradient descent on a batch.
+
+        The loss is the mean cross-entropy, plus a penalty on the weights.
+        """
         weights = trainable(state["weights"])
         with torch.enable_grad():
-            logits = self._classified(state, weights, self._tuning_norm(state, {}), support.images)
+            norm, _ = self._tuning_norm(state)
+            logits = self._classify(state, weights, norm, support.images)
             loss = functional.cross_entropy(logits, support.labels)
             if penalty is not None:
                 loss = loss + penalty(weights)
             gradients = torch.autograd.grad(loss, list(weights.values()))
+
         moved = {
             name: weight.detach() - self.lr * gradient
             for (name, weight), gradient in zip(weights.items(), gradients, strict=True)
@@ -167,16 +180,17 @@ class Tune(FrozenSpec):
         return {**state, "weights": moved}
 
     def consolidate(self, state: State, support: Support) -> State:
-        """With norm="support", count the statistics of this set among those of the task."""
+        """With norm="support", average the statistics of this set with those of earlier sets."""
         if self.norm != "support":
             return state
-        seen: Stats = {}
+
+        norm, measured = self._tuning_norm(state)
         with torch.no_grad():
-            self._classified(
-                state, state["weights"], self._tuning_norm(state, seen), support.images
-            )
+            self._classify(state, state["weights"], norm, support.images)
+
         sets, stats = state["sets"] + 1, state["stats"]
-        return {**state, "sets": sets, "stats": moved_stats(stats, {**stats, **seen}, 1 / sets)}
+        moved = moved_stats(stats, {**stats, **measured}, 1 / sets)
+        return {**state, "sets": sets, "stats": moved}
 
     def weights(self, state: State) -> Params:
         """Return the weights of backbone and head that are tuned."""
@@ -187,60 +201,68 @@ class Tune(FrozenSpec):
         self, state: State, weights: Mapping[str, Tensor], images: Shaped[Tensor, "n *shape"]
     ) -> Float[Tensor, "n labels"]:
         """Classify as `predict` does, with these weights."""
-        own = (
-            self._tuning_norm(state, {})
-            if self.norm == "batch"
-            else running_norm(state["scales"], state["stats"])
-        )
-        return self._classified(state, weights, own, images)
+        if self.norm == "batch":
+            norm, _ = self._tuning_norm(state)
+        else:
+            norm = running_norm(state["scales"], state["stats"])
+        return self._classify(state, weights, norm, images)
 
-    def _tuning_norm(self, state: State, seen: Stats) -> Norm:
-        """Return the batch norm of a gradient step; it writes the statistics that it measures into `seen`."""
+    def _tuning_norm(self, state: State) -> tuple[Norm, Stats]:
+        """Return the batch norm of a gradient step, and a dict that it adds its statistics to."""
+        measured: Stats = {}
         if self.norm == "running":
-            return running_norm(state["scales"], state["stats"])
-        return norm_where_possible(state["scales"], state["stats"], seen)
+            return running_norm(state["scales"], state["stats"]), measured
+        return norm_where_possible(state["scales"], state["stats"], measured), measured
 
-    def _classified(
+    def _classify(
         self,
         state: State,
         weights: Mapping[str, Tensor],
         norm: Norm,
         images: Shaped[Tensor, "n *shape"],
     ) -> Float[Tensor, "n labels"]:
-        # What a state gives back is in the default layout, whatever the layout of what was put in.
+        # A state returns tensors in the default layout, whatever their layout was.
         features = self.net.forward({**state["scales"], **in_channels_last(weights)}, norm, images)
         return functional.linear(features, weights["head.weight"], weights["head.bias"])
 
     def _split(self, meta: Meta, image_shape: ImageShape) -> tuple[Params, Params]:
-        """Tell the weights that are tuned from the scales and shifts of batch norm; leave what is not the net's."""
+        """Tell the weights that are tuned from the scales and shifts of batch norm.
+
+        Tensors that are not of this net are left out.
+        """
         layers = self.net.layers(image_shape)
         params = meta.get("params", {})
         missing = [name for name in layers if f"{name}.weight" not in params]
         if missing or "stats" not in meta:
             what = f"there are no weights of '{missing[0]}'" if missing else "there is no 'stats'"
             raise LearnerError(
-                f"{type(self).__name__} needs meta['params'] and meta['stats'] of its net, and {what}. "
-                f"Make them with init(), or pretrain this very net."
+                f"{type(self).__name__} needs meta['params'] and meta['stats'] of its net, "
+                f"and {what}. Make them with init(), or pretrain this very net."
             )
-        own = {name: tensor for name, tensor in params.items() if _layer(name) in layers}
-        scales = {
-            name: tensor
-            for name, tensor in own.items()
-            if isinstance(layers[_layer(name)], BatchNorm)
-        }
-        return {name: tensor for name, tensor in own.items() if name not in scales}, scales
+
+        tuned_weights, scales = {}, {}
+        for name, tensor in params.items():
+            layer = layers.get(name.rpartition(".")[0])
+            if isinstance(layer, BatchNorm):
+                scales[name] = tensor
+            elif layer is not None:
+                tuned_weights[name] = tensor
+        return tuned_weights, scales
 
 
 def init_tune(**fields: Any) -> Tune:
-    """Return Init+Tune, to be given a backbone fresh from `init`: batch norm gathers its statistics from the task."""
+    """Return Init+Tune, for a backbone at its first weights.
+
+    Batch norm gathers its statistics from the task.
+    """
     return Tune(**{"norm": "support"} | fields)
 
 
 def pretrain_tune(**fields: Any) -> Tune:
-    """Return Pretrain+Tune, to be given a pretrained backbone.
+    """Return Pretrain+Tune, for a pretrained backbone.
 
-    Batch norm gathers its statistics from the task here too: tuned weights soon leave those of pretraining behind. On
-    ten validation tasks of Omniglot (D, NSS=4, a short pretraining), "running" was right in 19 %, "support" in 33 %.
+    Here, too, batch norm gathers its statistics from the task: tuned weights soon leave those of
+    pretraining behind (docs/design/learners.md has the measurement).
     """
     return Tune(**{"norm": "support"} | fields)
 
@@ -248,10 +270,6 @@ def pretrain_tune(**fields: Any) -> Tune:
 def trainable(weights: Mapping[str, Tensor]) -> Params:
     """Return the same values, without their history, as leaves of a new graph."""
     return {name: weight.detach().requires_grad_() for name, weight in weights.items()}
-
-
-def _layer(parameter: str) -> str:
-    return parameter.rpartition(".")[0]
 
 
 def _drawn_head(features: int, info: TaskInfo) -> Params:

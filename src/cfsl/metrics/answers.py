@@ -1,7 +1,8 @@
-"""What logits say: a label and its probabilities, or nothing; and what of a run is enough to score it.
+"""From logits to answers: the predicted label of every target, its likelihood and its confidence.
 
-A label that cannot be meant may have the logit -inf. A target whose largest logit is not finite (NaN, +inf, or every
-label impossible) has no answer: a learner that diverged must not score by the label that argmax happens to fall on.
+An impossible label may have the logit -inf. A target whose largest logit is not finite (NaN, +inf,
+or every label impossible) has no answer: a learner that diverged must not score by the label that
+argmax happens to return.
 """
 
 from __future__ import annotations
@@ -15,18 +16,19 @@ from jaxtyping import Float32, Float64, Int32, Int64
 from cfsl.harness.trace import Trace
 
 NO_ANSWER = -1
-"""The predicted label of a target without an answer; no target bears it."""
-_LARGEST = float(np.finfo(np.float16).max)
+"""The predicted label of a target without an answer; no target has this label."""
+_LARGEST_HALF = float(np.finfo(np.float16).max)
 
 
 @dataclass(frozen=True)
 class Answers:
-    """What of a run is enough to work out every metric again: for each target three numbers instead of all logits."""
+    """Everything that metrics need: three numbers for each target instead of all logits."""
 
     predicted: Int64[np.ndarray, "tasks targets"]
-    """The label that was predicted, or NO_ANSWER."""
+    """The predicted label, or NO_ANSWER."""
     log_likelihood: Float64[np.ndarray, "tasks targets"]
-    """The log of the probability of the right label; -inf if it was held to be impossible, or without an answer."""
+    """The log of the probability of the right label; -inf if that was held to be impossible, or
+    without an answer."""
     confidence: Float64[np.ndarray, "tasks targets"]
     """The largest probability; 1 without an answer."""
     labels: Int64[np.ndarray, "tasks targets"]
@@ -54,13 +56,14 @@ def first_tasks(answers: Answers, count: int) -> Answers:
 
 
 Scorable: TypeAlias = Trace | Answers
-"""What can be scored: a run with all its logits, or what was kept of it."""
+"""What can be scored: a run with all its logits, or the answers that were kept of it."""
 
 
 def answers_of(run: Scorable) -> Answers:
-    """Return what is enough to score a run; that of `Answers` is itself."""
+    """Return what is enough to score a run; `Answers` are returned as they are."""
     if isinstance(run, Answers):
         return run
+
     # Task by task: a float64 copy of all logits of 600 long tasks would not fit in memory.
     tasks = [_likelihoods(*task) for task in zip(run.logits, run.labels, strict=True)]
     return Answers(
@@ -78,21 +81,22 @@ def answers_of(run: Scorable) -> Answers:
 
 
 def rounded(answers: Answers) -> Answers:
-    """Return the answers in half precision, which is what cards are measured from and what is stored beside them.
+    """Return the answers in half precision: cards are measured from them, and they are stored.
 
-    Log-likelihoods and confidences are those of float16, and finite ones stay finite. The confidence of a right answer
-    is the exponential of its log-likelihood, so that it need not be stored. Rounding twice is rounding once.
+    Log-likelihoods and confidences are rounded to float16, and finite ones stay finite. The
+    confidence of a right answer is the exponential of its log-likelihood, so that it need not be
+    stored. Rounding twice gives the same as rounding once.
     """
-    finite = np.isfinite(answers.log_likelihood)
-    own = np.where(finite, answers.log_likelihood.clip(-_LARGEST, _LARGEST), -np.inf).astype(
-        np.float16
-    )
-    sure = answers.confidence.astype(np.float16).astype(np.float64)
-    own = own.astype(np.float64)
+    exact = answers.log_likelihood
+    finite = exact.clip(-_LARGEST_HALF, _LARGEST_HALF).astype(np.float16).astype(np.float64)
+    log_likelihood = np.where(np.isfinite(exact), finite, -np.inf)
+
+    confidence = answers.confidence.astype(np.float16).astype(np.float64)
+    is_right = answers.predicted == answers.labels
     return replace(
         answers,
-        log_likelihood=own,
-        confidence=np.where(answers.predicted == answers.labels, np.exp(own), sure),
+        log_likelihood=log_likelihood,
+        confidence=np.where(is_right, np.exp(log_likelihood), confidence),
     )
 
 
@@ -112,10 +116,10 @@ def predicted_labels(
 def log_probabilities(
     logits: Float32[np.ndarray, "targets labels"],
 ) -> Float64[np.ndarray, "targets labels"]:
-    """Return the log softmax, worked out in float64; a target without an answer gets a row of NaN."""
+    """Return the log softmax in float64; a target without an answer gets a row of NaN."""
     wide = logits.astype(np.float64)
     top = wide.max(axis=1, keepdims=True)
-    # NaN goes through subtraction in silence and marks the whole row; inf - inf would warn.
+    # Subtracting NaN marks the whole row without a warning; inf - inf would warn.
     shifted = wide - np.where(np.isfinite(top), top, np.nan)
     return np.asarray(shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True)))
 
@@ -123,7 +127,7 @@ def log_probabilities(
 def _likelihoods(
     logits: Float32[np.ndarray, "targets labels"], labels: Int64[np.ndarray, " targets"]
 ) -> tuple[Float64[np.ndarray, " targets"], Float64[np.ndarray, " targets"]]:
-    """Return the log-likelihood of the right label and the largest probability, for every target of one task."""
+    """Return the log-likelihood of the right label and the largest probability of each target."""
     logs = log_probabilities(logits)
     own = np.take_along_axis(logs, labels[:, None], axis=1)[:, 0]
     largest = np.exp(logs.max(axis=1))

@@ -1,8 +1,8 @@
-"""What becomes of a class group while others are shown.
+"""Forgetting and transfer: the accuracy on a class group while other groups are shown.
 
-The literature speaks of tasks that follow each other; here these are the class groups (in the instance test: the
-support sets) within one task, and a task is one whole run of that literature. a[s, g] is the accuracy on the targets
-of group g after support set s.
+What the literature calls tasks that follow each other are the class groups (in the instance test:
+the support sets) within one task here, and a task here is a whole run there. a[s, g] is the
+accuracy on the targets of group g after support set s.
 
 Chaudhry, Dokania, Ajanthan and Torr, "Riemannian Walk for Incremental Learning" (ECCV 2018).
 Lopez-Paz and Ranzato, "Gradient Episodic Memory for Continual Learning" (NeurIPS 2017).
@@ -20,28 +20,28 @@ from cfsl.errors import SpecError
 from cfsl.metrics.accuracy import PerTask
 from cfsl.metrics.answers import Scorable, predictions
 
-PerSet = Float64[np.ndarray, " sets"]
-PerGroup = Float64[np.ndarray, " groups"]
+_PerSet = Float64[np.ndarray, " sets"]
+_PerGroup = Float64[np.ndarray, " groups"]
 
 
 @dataclass(frozen=True)
 class ProgressiveAccuracy:
     """Accuracy on the targets of all groups shown so far, after each support set."""
 
-    mean: PerSet
+    mean: _PerSet
     """Over tasks."""
     per_task: Float64[np.ndarray, "tasks sets"]
 
 
 def progressive_accuracy(run: Scorable) -> ProgressiveAccuracy:
-    """Return the accuracy on what has been shown so far. Every target counts the same, whatever its group."""
+    """Return the accuracy on the targets of all groups shown so far; every target counts alike."""
     history = _history(run)
     right = (history.right * history.shown).sum(axis=2)
     per_task = right / (history.targets[:, None] * history.shown).sum(axis=2)
     return ProgressiveAccuracy(per_task.mean(axis=0), per_task)
 
 
-def group_accuracies(run: Scorable) -> PerGroup:
+def group_accuracies(run: Scorable) -> _PerGroup:
     """Return the final accuracy on the targets of each group, as the mean over tasks."""
     hits = (predictions(run) == run.labels)[:, None]
     return np.asarray(_accuracies(*_count(hits, run.groups))[:, 0].mean(axis=0))
@@ -53,38 +53,42 @@ def group_matrix(run: Scorable) -> Float64[np.ndarray, "sets groups"]:
 
 
 def forgetting(run: Scorable) -> PerTask | None:
-    """Return how much of earlier groups was known once and is lost at the end, in each task; None with a single group.
+    """Return how much of earlier groups is lost at the end, in each task; None with a single group.
 
-    Chaudhry et al. 2018: max over s before the last of a[s, g], minus a[last, g]; averaged over all groups g but the
-    one still being shown at the end. Only support sets from the group's first one on are looked at. The maximum is
-    taken in each task, so that with few targets a learner that merely wavers has forgetting above 0, too.
+    Chaudhry et al. 2018: max over s before the last of a[s, g], minus a[last, g]; averaged over all
+    groups g but the one still being shown at the end. Only support sets from the group's first one
+    on are looked at. The maximum is taken in each task, so that with few targets a learner whose
+    answers only waver has forgetting above 0, too.
     """
     history = _history(run)
     if not history.over.any():
         return None
+
     over = history.accuracies[:, :, history.over]
     return np.asarray((np.nanmax(over[:, :-1], axis=1) - over[:, -1]).mean(axis=1))
 
 
 def backward_transfer(run: Scorable) -> PerTask | None:
-    """Return what later groups did to earlier ones, in each task; None with a single group.
+    """Return how later groups changed the accuracy on earlier ones, in each task.
 
-    Lopez-Paz and Ranzato 2017: a[last, g] - a[s(g), g], where s(g) is the last support set that showed group g;
-    averaged over all groups g but the one still being shown at the end. Negative values are forgetting.
+    Lopez-Paz and Ranzato 2017: a[last, g] - a[s(g), g], where s(g) is the last support set that
+    showed group g; averaged over all groups g but the one still being shown at the end. Negative
+    values are forgetting. None with a single group.
     """
     history = _history(run)
     if not history.over.any():
         return None
+
     groups = np.flatnonzero(history.over)
     then = history.accuracies[:, history.last_shown[groups], groups]
     return np.asarray((history.accuracies[:, -1, groups] - then).mean(axis=1))
 
 
 class _History(NamedTuple):
-    """What was known of every group after every support set."""
+    """How many targets of every group were right after every support set."""
 
     right: Float64[np.ndarray, "tasks sets groups"]
-    """How many targets of the group got their label."""
+    """The number of targets of the group that got their label."""
     targets: Int64[np.ndarray, "tasks groups"]
     shown: Bool[np.ndarray, "sets groups"]
     """Whether the group has been shown."""
@@ -93,7 +97,7 @@ class _History(NamedTuple):
 
     @property
     def accuracies(self) -> Float64[np.ndarray, "tasks sets groups"]:
-        """NaN before the group is shown."""
+        """a[s, g]; NaN before the group is shown."""
         return np.where(self.shown, _accuracies(self.right, self.targets), np.nan)
 
     @property
@@ -103,17 +107,20 @@ class _History(NamedTuple):
 
 
 def _history(run: Scorable) -> _History:
-    """Count what was right, or say what the trace lacks."""
+    """Count the right answers, or say what the trace lacks."""
     if run.progressive is None or run.seen is None:
         raise SpecError(
-            "this trace holds final answers only; run it again with predictions after every support set"
+            "this trace holds final answers only; "
+            "run it again with predictions after every support set"
         )
+
     right, targets = _count(run.progressive == run.labels[:, None], run.groups)
     groups = np.arange(targets.shape[1])
     if run.seen[-1] < len(groups):
         raise SpecError(
             f"the targets are of {len(groups)} groups, but only {run.seen[-1]} were ever shown"
         )
+
     # Groups are numbered as they appear, and a group lasts until the next appears.
     first_shown = np.searchsorted(run.seen, groups, side="right")
     last_shown = np.searchsorted(run.seen, run.seen[first_shown], side="right") - 1
@@ -123,7 +130,7 @@ def _history(run: Scorable) -> _History:
 def _count(
     hits: Bool[np.ndarray, "tasks sets targets"], groups: Int64[np.ndarray, "tasks targets"]
 ) -> tuple[Float64[np.ndarray, "tasks sets groups"], Int64[np.ndarray, "tasks groups"]]:
-    """Return how many targets of each group were right, and how many there are."""
+    """Return how many targets of each group were right, and how many the group has."""
     count = int(groups.max()) + 1
     targets = np.stack([np.bincount(task, minlength=count) for task in groups])
     if not targets.all():
@@ -131,6 +138,7 @@ def _count(
         raise SpecError(
             f"task {task} has no target of group {group}, so that nothing is known of that group"
         )
+
     rows = [
         [np.bincount(of, weights=hit, minlength=count) for hit in task]
         for task, of in zip(hits, groups, strict=True)

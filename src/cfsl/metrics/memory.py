@@ -1,8 +1,9 @@
-"""Across-Task Memory: what a learner carries from one support set to the next, against what it was shown.
+"""Across-Task Memory (ATM): the size of a learner's state relative to the images it was shown.
 
-"Specification of Continual Few-Shot Learning Tasks" (1.0), section 3, equation 1. Counted in bytes, so that precision
-is accounted for: ATM = peak bytes of state / bytes of all support images of the task, as they were fed. 0 is no memory;
-1 is the size of keeping everything. Learned weights that all tasks share do not count; weights adapted to a task do.
+"Specification of Continual Few-Shot Learning Tasks" (1.0), section 3, equation 1:
+ATM = peak bytes of state / bytes of all support images of the task, as they were fed.
+Bytes account for precision. 0 is no memory; 1 is the size of keeping everything. Learned weights
+that all tasks share do not count; weights adapted to a task do.
 """
 
 from __future__ import annotations
@@ -17,16 +18,19 @@ from cfsl.metrics.answers import Scorable
 
 @dataclass(frozen=True)
 class Atm:
-    """Across-Task Memory, as the mean over tasks. Each peak is that part's own, so parts may add up to more."""
+    """Across-Task Memory, as the mean over tasks.
+
+    Each part has its own peak, so the parts may add up to more than the total.
+    """
 
     total: float
-    """Peak of all that is kept. This is the ATM of a learner."""
+    """Peak of the whole state. This is the ATM of a learner."""
     representation: float
     """Peak of vectors, weights and images: the specification's |M^x|."""
     bookkeeping: float
     """Peak of counts, labels and the like."""
     curve: Float64[np.ndarray, " boundaries"]
-    """All that is kept, before the first support set and then after each."""
+    """The whole state, before the first support set and then after each."""
 
 
 def atm(run: Scorable) -> Atm:

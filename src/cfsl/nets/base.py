@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
-from contextlib import nullcontext
 from typing import Annotated, Literal
 
 import torch
@@ -37,8 +36,8 @@ Widths = Annotated[tuple[Count, ...], Field(strict=False, min_length=1)]
 class NetSpec(FrozenSpec):
     """A backbone without weights: it says what layers there are and what they compute.
 
-    Nothing is kept between calls and no global generator is read: equal arguments give equal results, and
-    gradients flow to `params` and `images` under autograd and torch.func alike.
+    Nothing is kept between calls and no global generator is read: equal arguments give equal
+    results, and gradients flow to `params` and `images` under autograd and torch.func alike.
     """
 
     init_rule: Init
@@ -49,14 +48,17 @@ class NetSpec(FrozenSpec):
 
     @abstractmethod
     def feature_count(self, image_shape: ImageShape) -> int:
-        """Return how many features an image of this shape gets; refuse images that are too small."""
+        """Return the number of features of an image; refuse images that are too small."""
 
     @abstractmethod
     def forward(self, params: Mapping[str, Tensor], norm: Norm, images: Images) -> Features:
         """Compute the features, with `norm` in the place of every batch norm."""
 
     def init(self, image_shape: ImageShape, generator: torch.Generator) -> tuple[Params, Stats]:
-        """Draw first weights (float32, on the generator's device); running statistics start at mean 0, variance 1."""
+        """Draw first weights, float32 on the generator's device.
+
+        Running statistics start at mean 0 and variance 1.
+        """
         self.feature_count(image_shape)
         return init_layers(self.layers(image_shape), self.init_rule, generator)
 
@@ -68,7 +70,7 @@ class NetSpec(FrozenSpec):
         *,
         norm: Literal["running", "batch"],
     ) -> Features:
-        """Embed images, normalised by running statistics or by those of this batch (which is transductive)."""
+        """Embed images, normalised by running statistics or by those of the batch."""
         self.feature_count(_shape(images))
         images = in_layout_of(params, images)
         if norm == "running":
@@ -82,17 +84,21 @@ class NetSpec(FrozenSpec):
         images: Images,
         momentum: float = 0.1,
     ) -> tuple[Features, Stats]:
-        """Embed images with the statistics of the batch; return the running statistics after it, too.
+        """Embed images with the statistics of the batch; also return the running ones after it.
 
-        Maps of images in bfloat16 are computed in it; features and statistics are float32 all the same.
+        Images in bfloat16 have maps in bfloat16, but features and statistics in float32.
         """
         self.feature_count(_shape(images))
-        seen: Stats = {}
-        is_short = images.dtype is torch.bfloat16
-        with torch.autocast(images.device.type, torch.bfloat16) if is_short else nullcontext():
-            features = self.forward(params, batch_norm(params, seen), in_layout_of(params, images))
-        features = features.float() if is_short else features
-        return features, moved_stats(stats, {**stats, **seen}, momentum)
+        measured: Stats = {}
+        norm = batch_norm(params, measured)
+        images = in_layout_of(params, images)
+
+        if images.dtype is torch.bfloat16:
+            with torch.autocast(images.device.type, torch.bfloat16):
+                features = self.forward(params, norm, images).float()
+        else:
+            features = self.forward(params, norm, images)
+        return features, moved_stats(stats, {**stats, **measured}, momentum)
 
 
 def _shape(images: Images) -> ImageShape:
@@ -101,7 +107,10 @@ def _shape(images: Images) -> ImageShape:
 
 
 def halved(image_shape: ImageShape, times: int, stride: int = 1) -> tuple[int, int]:
-    """Return the size of the maps after a first `stride` and so many poolings; refuse what vanishes on the way."""
+    """Return the size of the maps after a first `stride` and so many poolings.
+
+    Images whose maps would vanish are refused.
+    """
     _, height, width = image_shape
     rows, columns = (-(-side // stride) >> times for side in (height, width))
     if min(rows, columns) < 1:

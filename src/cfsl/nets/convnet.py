@@ -1,8 +1,8 @@
 """Plain stacks of convolutions: Conv-4 and the VGG variant of the two papers.
 
-Two layer orders are in use. Init+Tune, Pretrain+Tune and MAML++ Low-End have "conv-norm-act" with a convolution bias
-and Xavier uniform weights; ProtoNets has "conv-act-norm" without bias and torch's default weights. A pooling ends
-every block in both.
+Two layer orders are in use. Init+Tune, Pretrain+Tune and MAML++ Low-End have "conv-norm-act" with a
+convolution bias and Xavier uniform weights; ProtoNets has "conv-act-norm" without bias and torch's
+default weights. A pooling ends every block in both.
 """
 
 from __future__ import annotations
@@ -20,14 +20,15 @@ from cfsl.nets.layers import BatchNorm, Conv, Init, Layer, Norm, conv, normed_an
 
 Order = Literal["conv-norm-act", "conv-act-norm"]
 SLOPE = 0.01
-"""Of the leaky ReLU, as published."""
+"""The slope of the leaky ReLU, as published."""
 
 
 class ConvNet(NetSpec):
-    """Blocks of 3x3 convolution, batch norm, leaky ReLU and pooling; one width a block; features are flattened."""
+    """Blocks of 3x3 convolution, batch norm, leaky ReLU and pooling; maps are flattened last."""
 
     kind: Literal["convnet"] = "convnet"
     widths: Widths
+    """Filters of each block."""
     order: Order
     bias: bool
     init_rule: Init
@@ -35,9 +36,8 @@ class ConvNet(NetSpec):
     def layers(self, image_shape: ImageShape) -> dict[str, Layer]:
         """Return a convolution and a batch norm for each block."""
         layers: dict[str, Layer] = {}
-        for number, (inputs, outputs) in enumerate(
-            pairwise((image_shape[0], *self.widths)), start=1
-        ):
+        channels = pairwise((image_shape[0], *self.widths))
+        for number, (inputs, outputs) in enumerate(channels, start=1):
             layers[f"block{number}.conv"] = Conv(inputs, outputs, bias=self.bias)
             layers[f"block{number}.norm"] = BatchNorm(outputs)
         return layers
@@ -53,18 +53,18 @@ class ConvNet(NetSpec):
         for number in range(1, len(self.widths) + 1):
             maps = conv(params, f"block{number}.conv", maps)
             if self.order == "conv-norm-act":
-                # Pooling commutes with the activation, and with batch norm if its scale is not negative.
-                maps = functional.leaky_relu(
-                    normed_and_pooled(norm, f"block{number}.norm", maps), SLOPE, inplace
-                )
+                # Pooling commutes with the activation, and with batch norm if no scale is negative.
+                maps = normed_and_pooled(norm, f"block{number}.norm", maps)
+                maps = functional.leaky_relu(maps, SLOPE, inplace)
             else:
                 maps = functional.leaky_relu(maps, SLOPE, inplace)
                 maps = normed_and_pooled(norm, f"block{number}.norm", maps)
+
         return maps.flatten(1)
 
 
 def convnet(widths: tuple[int, ...], order: Order) -> ConvNet:
-    """Return a stack in one of the published orders, with the bias and first weights that go with it."""
+    """Return a stack in a published order, with the bias and first weights that go with it."""
     if order == "conv-norm-act":
         return ConvNet(widths=widths, order=order, bias=True, init_rule="xavier")
     return ConvNet(widths=widths, order=order, bias=False, init_rule="torch")

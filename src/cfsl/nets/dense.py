@@ -1,9 +1,10 @@
-"""The squeeze-and-excite DenseNet of MAML++ High-End, and the small convolutional net that adapts on top of it.
+"""The squeeze-and-excite DenseNet of MAML++ High-End, and the small net that adapts on top of it.
 
-Antoniou and Storkey, "Learning to Learn via Self-Critique" (NeurIPS 2019); sizes as in the code of Antoniou et al.,
-"Defining Benchmarks for Continual Few-Shot Learning" (2020). Huang et al., "Densely Connected Convolutional Networks"
-(CVPR 2017); Hu, Shen and Sun, "Squeeze-and-Excitation Networks" (CVPR 2018), here without a bottleneck: one linear
-layer from the channels' means to a factor between 0 and 1 for each channel.
+Antoniou and Storkey, "Learning to Learn via Self-Critique" (NeurIPS 2019); sizes as in the code of
+Antoniou et al., "Defining Benchmarks for Continual Few-Shot Learning" (2020). Huang et al.,
+"Densely Connected Convolutional Networks" (CVPR 2017); Hu, Shen and Sun, "Squeeze-and-Excitation
+Networks" (CVPR 2018), here without a bottleneck: one linear layer from the channels' means to a
+factor between 0 and 1 for each channel.
 """
 
 from __future__ import annotations
@@ -20,22 +21,23 @@ from cfsl.nets.base import Features, Images, ImageShape, NetSpec, halved
 from cfsl.nets.layers import BatchNorm, Conv, Init, Layer, Linear, Norm, conv, pool
 from cfsl.spec import Count
 
-SLOPE = 0.01
+_SLOPE = 0.01
 _EMBEDDING = "embedding."
 
 
 class DenseNet(NetSpec):
-    """A stem, then stages of blocks that each add `filters` channels; every stage ends with pooling and a 1x1 layer.
+    """A stem, and stages of blocks that each add `filters` channels.
 
-    A block scales its input by squeeze-and-excite, and puts a 1x1 and a 3x3 layer of it beside the scaled input. The
-    last maps are averaged to `size` x `size` whatever the size of the images, and flattened.
+    A block scales its input by squeeze-and-excite, and puts a 1x1 and a 3x3 layer of it beside the
+    scaled input. Every stage ends with pooling and a 1x1 layer. The last maps are averaged to
+    `size` x `size` whatever the size of the images, and flattened.
     """
 
     kind: Literal["dense"] = "dense"
     filters: Count = 64
     stages: Count = 2
     blocks: Count = 2
-    """In a stage."""
+    """Blocks of a stage."""
     size: Count = 5
     init_rule: Init = "torch"
 
@@ -65,29 +67,28 @@ class DenseNet(NetSpec):
         maps = _activated(params, norm, "stem", images)
         for name, _, transition in self._blocks():
             maps = _excited(params, f"{name}.squeeze", maps)
-            added = _activated(
-                params, norm, f"{name}.wide", _activated(params, norm, f"{name}.narrow", maps)
-            )
+            added = _activated(params, norm, f"{name}.narrow", maps)
+            added = _activated(params, norm, f"{name}.wide", added)
             maps = torch.cat([maps, added], dim=1)
             if transition is not None:
                 maps = _activated(params, norm, transition, functional.avg_pool2d(maps, 2))
+
         return functional.adaptive_avg_pool2d(maps, self.size).flatten(1)
 
     def _blocks(self) -> Iterator[tuple[str, int, str | None]]:
-        """Yield the name of each block, its input channels, and the name of the layer after it if a stage ends."""
+        """Yield the name of each block, its input channels, and the layer that ends its stage.
+
+        The last is None for a block that is not the last one of its stage.
+        """
         for number in range(self.stages * self.blocks):
             stage, block = divmod(number, self.blocks)
-            last = block == self.blocks - 1
             name = f"stage{stage + 1}"
-            yield (
-                f"{name}.block{block + 1}",
-                self.filters * (number + 1),
-                f"{name}.transition" if last else None,
-            )
+            transition = f"{name}.transition" if block == self.blocks - 1 else None
+            yield f"{name}.block{block + 1}", self.filters * (number + 1), transition
 
 
 class SqueezeConv(NetSpec):
-    """One 3x3 convolution between two squeeze-and-excites, averaged: a small net for the maps of a larger one."""
+    """One 3x3 convolution between two squeeze-and-excites, averaged: for maps of another net."""
 
     kind: Literal["squeeze_conv"] = "squeeze_conv"
     filters: Count = 48
@@ -127,22 +128,22 @@ class SqueezeConv(NetSpec):
         maps = norm("norm", conv(params, "conv", inputs))
         pooled, positions = functional.max_pool2d(maps, 2, return_indices=True)
 
-        slopes = torch.where(pooled.detach() > 0, 1.0, SLOPE).to(inputs.dtype)
+        slopes = torch.where(pooled.detach() > 0, 1.0, _SLOPE).to(inputs.dtype)
         counted = inputs.new_zeros(*maps.shape[:2], maps.shape[2] * maps.shape[3])
         counted = counted.scatter(2, positions.flatten(2), slopes.flatten(2))
         of_filters = torch.bmm(counted, inputs.flatten(2).transpose(1, 2))
         return self._features(params, pooled), of_filters.flatten(1)
 
     def _features(self, params: Mapping[str, Tensor], pooled: Tensor) -> Features:
-        maps = functional.leaky_relu(pooled, SLOPE)
+        maps = functional.leaky_relu(pooled, _SLOPE)
         return _excited(params, "squeeze2", maps).mean((2, 3))
 
 
 class HighEndNet(NetSpec):
-    """The DenseNet and the small net on its maps as one network: what MAML++ High-End computes before its head.
+    """The DenseNet and the small net on its maps as one network: MAML++ High-End before its head.
 
-    It is for training both together, before there is an inner loop. The DenseNet's weights have the names that they
-    have in MAML++ High-End.
+    It is for training both together, before there is an inner loop. The weights of the DenseNet
+    have the names that they have in MAML++ High-End.
     """
 
     kind: Literal["high_end"] = "high_end"
@@ -172,6 +173,7 @@ class HighEndNet(NetSpec):
             for name, tensor in params.items()
             if name.startswith(_EMBEDDING)
         }
+
         flat = self.embedding.forward(
             deep, lambda name, maps: norm(_EMBEDDING + name, maps), images
         )
@@ -187,10 +189,10 @@ def _layer(name: str, inputs: int, outputs: int, kernel: int) -> dict[str, Layer
 
 
 def _activated(params: Mapping[str, Tensor], norm: Norm, name: str, maps: Tensor) -> Tensor:
-    return functional.leaky_relu(norm(f"{name}.norm", conv(params, f"{name}.conv", maps)), SLOPE)
+    return functional.leaky_relu(norm(f"{name}.norm", conv(params, f"{name}.conv", maps)), _SLOPE)
 
 
 def _excited(params: Mapping[str, Tensor], name: str, maps: Tensor) -> Tensor:
-    """Scale every channel by what a linear layer makes of all channels' means."""
+    """Scale every channel by a factor, which a linear layer computes from all channels' means."""
     factors = functional.linear(maps.mean((2, 3)), params[f"{name}.weight"], params[f"{name}.bias"])
     return maps * torch.sigmoid(factors)[:, :, None, None]

@@ -1,7 +1,8 @@
-"""The layers that every backbone is made of: what they hold, how they start, what they compute.
+"""The layers of all backbones: their tensors, first weights and computations.
 
-A layer is a name and a shape; its tensors live in flat dicts under `name.weight`, `name.bias`, `name.mean`, `name.var`.
-So fast weights are a dict, a pristine copy is the dict from before, and per-step batch norm is a dict with other rows.
+A layer is a name and a shape; its tensors live in flat dicts under `name.weight`, `name.bias`,
+`name.mean`, `name.var`. So adapted weights are a dict, a pristine copy is the dict from before, and
+batch norm with scales for each step is a dict with other rows.
 """
 
 from __future__ import annotations
@@ -23,11 +24,13 @@ Params = dict[str, Tensor]
 Stats = dict[str, Tensor]
 """Running means and variances of batch norm: data, never trained by a gradient."""
 Init = Literal["xavier", "torch", "he"]
-"""Xavier uniform with bias 0; what torch's layers do by default; Kaiming normal by fan-out with bias 0."""
+"""Xavier uniform, the default of torch's layers, or Kaiming normal by fan-out.
+
+Biases start at 0, but for torch's default."""
 Maps = Float[Tensor, "n _channels _height _width"]
-"""Before or after a layer, hence free but for the number of images."""
+"""Maps before or after a layer: only the number of images stays the same."""
 Norm = Callable[[str, Tensor], Tensor]
-"""Batch norm by layer name, with the source of its statistics already chosen."""
+"""Normalises the maps of the layer of a name, by statistics that are already chosen."""
 
 EPS = 1e-5
 
@@ -83,15 +86,16 @@ def init_layers(
             params |= {f"{name}.weight": ones, f"{name}.bias": torch.zeros_like(ones)}
             stats |= {f"{name}.mean": torch.zeros_like(ones), f"{name}.var": ones.clone()}
         else:
-            params |= {
-                f"{name}.{part}": tensor for part, tensor in _draw(layer, rule, generator).items()
-            }
+            drawn = _draw(layer, rule, generator)
+            params |= {f"{name}.{part}": tensor for part, tensor in drawn.items()}
+
     return params, stats
 
 
 def _draw(layer: Conv | Linear, rule: Init, generator: torch.Generator) -> Params:
     weight = torch.empty(layer.shape, device=generator.device)
     bias = torch.zeros(layer.outputs, device=generator.device)
+
     if rule == "xavier":
         nn.init.xavier_uniform_(weight, generator=generator)
     elif rule == "he":
@@ -101,26 +105,26 @@ def _draw(layer: Conv | Linear, rule: Init, generator: torch.Generator) -> Param
         nn.init.uniform_(weight, -bound, bound, generator=generator)
         if layer.bias:
             nn.init.uniform_(bias, -bound, bound, generator=generator)
+
     return {"weight": weight, "bias": bias} if layer.bias else {"weight": weight}
 
 
 def conv(params: Mapping[str, Tensor], name: str, maps: Maps, stride: int = 1) -> Maps:
     """Convolve with the layer `name`, padded so that only the stride shrinks the map."""
-    weight = params[f"{name}.weight"]
-    return functional.conv2d(
-        maps, weight, params.get(f"{name}.bias"), stride=stride, padding=weight.shape[-1] // 2
-    )
+    weight, bias = params[f"{name}.weight"], params.get(f"{name}.bias")
+    return functional.conv2d(maps, weight, bias, stride=stride, padding=weight.shape[-1] // 2)
 
 
 def pool(maps: Maps) -> Maps:
     """Halve height and width by the maximum; an odd last row or column is dropped.
 
-    Commutes with every non-decreasing activation. Nets pool first: a quarter of the activations, the same values.
+    Pooling commutes with every non-decreasing activation. Nets pool first: a quarter of the
+    activations gives the same values.
     """
     return functional.max_pool2d(maps, 2)
 
 
-class RunningNorm:
+class _RunningNorm:
     """Normalises with running statistics: each image by itself, whatever else is in the batch."""
 
     def __init__(self, params: Mapping[str, Tensor], stats: Mapping[str, Tensor]) -> None:
@@ -140,44 +144,55 @@ class RunningNorm:
 
 def running_norm(params: Mapping[str, Tensor], stats: Mapping[str, Tensor]) -> Norm:
     """Return a norm with running statistics."""
-    return RunningNorm(params, stats)
+    return _RunningNorm(params, stats)
 
 
 def normed_and_pooled(norm: Norm, name: str, maps: Maps) -> Maps:
-    """Normalise, then pool. Where that is the same the other way round, to the bit, a quarter is normalised."""
-    if not torch.is_grad_enabled() and isinstance(norm, RunningNorm) and norm.rises(name):
+    """Normalise, then pool.
+
+    Where pooling first gives the same to the bit, it comes first: a quarter is then normalised.
+    """
+    if not torch.is_grad_enabled() and isinstance(norm, _RunningNorm) and norm.rises(name):
         return norm(name, pool(maps))
     return pool(norm(name, maps))
 
 
-def batch_norm(params: Mapping[str, Tensor], seen: Stats) -> Norm:
-    """Normalise with the statistics of the batch, and write them (unbiased variance) into `seen`."""
+def batch_norm(params: Mapping[str, Tensor], measured: Stats) -> Norm:
+    """Normalise with the statistics of the batch.
+
+    The norm adds them, with the unbiased variance, to `measured` as it is called, layer by layer.
+    """
 
     def norm(name: str, maps: Tensor) -> Tensor:
         count = maps.numel() // max(1, maps.shape[1])
         if count < 2:
             raise SpecError(
-                f"batch norm '{name}' got {count} value(s) a channel, from maps of shape {tuple(maps.shape)}: too few "
-                f"for batch statistics. Use norm='running', or give at least two images."
+                f"batch norm '{name}' got {count} value(s) a channel, from maps of shape "
+                f"{tuple(maps.shape)}: too few for batch statistics. Use norm='running', "
+                f"or give at least two images."
             )
+
+        # The native function returns its statistics (cut off from the gradient): they need no
+        # second pass over the maps, and nothing is updated in place.
         scale, shift = params[f"{name}.weight"], params[f"{name}.bias"]
-        # Called by its native name since it returns its statistics (cut off from the gradient): no second pass over
-        # the maps, nothing updated in place.
         normed, mean, inverse_std = torch.native_batch_norm(
             maps, scale, shift, None, None, True, 0.0, EPS
         )
         var = (inverse_std**-2 - EPS).clamp_min(0) * (count / (count - 1))
-        seen.update({f"{name}.mean": mean, f"{name}.var": var})
+        measured.update({f"{name}.mean": mean, f"{name}.var": var})
         return normed
 
     return norm
 
 
 def norm_where_possible(
-    params: Mapping[str, Tensor], stats: Mapping[str, Tensor], seen: Stats
+    params: Mapping[str, Tensor], stats: Mapping[str, Tensor], measured: Stats
 ) -> Norm:
-    """Normalise by the batch wherever it has at least two values a channel, and by the given statistics elsewhere."""
-    by_batch, by_stats = batch_norm(params, seen), running_norm(params, stats)
+    """Normalise by the batch where it has two values a channel or more, and else by `stats`.
+
+    See `batch_norm` for `measured`.
+    """
+    by_batch, by_stats = batch_norm(params, measured), running_norm(params, stats)
 
     def norm(name: str, maps: Tensor) -> Tensor:
         single = maps.numel() <= maps.shape[1]
@@ -186,9 +201,11 @@ def norm_where_possible(
     return norm
 
 
-def moved_stats(stats: Mapping[str, Tensor], seen: Mapping[str, Tensor], momentum: float) -> Stats:
+def moved_stats(
+    stats: Mapping[str, Tensor], measured: Mapping[str, Tensor], momentum: float
+) -> Stats:
     """Return running statistics moved by `momentum` towards those of a batch."""
-    return {name: old + momentum * (seen[name] - old) for name, old in stats.items()}
+    return {name: old + momentum * (measured[name] - old) for name, old in stats.items()}
 
 
 def parameter_count(params: Mapping[str, Tensor]) -> int:
@@ -199,8 +216,9 @@ def parameter_count(params: Mapping[str, Tensor]) -> int:
 def in_channels_last(params: Mapping[str, Tensor]) -> Params:
     """Return the same values with convolution weights in channels_last layout.
 
-    The whole net then works in that layout, whatever the layout of the images: about twice as fast on CPU in
-    first-order work, no gain in second-order work. Results differ by rounding only.
+    The whole net then works in that layout, whatever the layout of the images. On a CPU this is
+    about twice as fast in first-order work, and no faster in second-order work. Results differ by
+    rounding only.
     """
     return {
         name: tensor.contiguous(memory_format=torch.channels_last) if tensor.ndim == 4 else tensor
@@ -211,8 +229,8 @@ def in_channels_last(params: Mapping[str, Tensor]) -> Params:
 def in_layout_of(params: Mapping[str, Tensor], images: Maps) -> Maps:
     """Return a view of one-channel images that is channels_last if the weights are.
 
-    With one channel both layouts are the same bytes; torch goes by the strides, takes them for the default layout, and
-    would compute the first and largest maps in it.
+    With one channel both layouts are the same bytes. Torch goes by the strides, takes them for the
+    default layout, and would compute the first and largest maps in it.
     """
     if images.shape[1] != 1 or not any(_is_channels_last(weight) for weight in params.values()):
         return images
@@ -220,7 +238,7 @@ def in_layout_of(params: Mapping[str, Tensor], images: Maps) -> Maps:
 
 
 def _is_channels_last(weight: Tensor) -> bool:
-    # By strides, since vmap cannot be asked for a memory format; one channel or a 1x1 kernel says nothing.
-    return (
-        weight.ndim == 4 and weight.shape[1] > 1 and weight.shape[-1] > 1 and weight.stride(1) == 1
-    )
+    # One channel or a 1x1 kernel says nothing. vmap cannot be asked for a memory format, but it can
+    # be asked for strides.
+    says_something = weight.ndim == 4 and weight.shape[1] > 1 and weight.shape[-1] > 1
+    return says_something and weight.stride(1) == 1

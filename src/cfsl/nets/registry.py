@@ -40,8 +40,11 @@ NETS: dict[str, NetSpec] = {
     "squeeze_conv_48": SqueezeConv(),
     "high_end": HighEndNet(),
 }
-"""Conv-4 and VGG are named after the papers' use: 48 filters and VGG as in Pretrain+Tune, 64 as in ProtoNets.
-"dense_64" embeds for MAML++ High-End and "squeeze_conv_48" classifies its maps; "high_end" is both in one.
+"""Conv-4 and VGG are named after the papers' use: 48 filters and VGG as in Pretrain+Tune, 64 as in
+ProtoNets.
+
+"dense_64" embeds for MAML++ High-End, and "squeeze_conv_48" classifies its maps; "high_end" is both
+in one.
 
 Other sizes come from `conv4`, `vgg` or `replace`: ``vgg(96, 5, "conv-act-norm")``.
 """

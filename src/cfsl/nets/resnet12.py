@@ -1,9 +1,11 @@
 """ResNet-12 as few-shot learning uses it.
 
-Widths 64-160-320-640, leaky ReLU of slope 0.1, global average pooling and Kaiming normal weights are the choice of
-Lee et al., "Meta-Learning with Differentiable Convex Optimization" (CVPR 2019), which most later papers follow;
-64-128-256-512 is in use as well and is a `replace(widths=...)`. Departure: no DropBlock, since features are a pure
-function of (params, images).
+Widths 64-160-320-640, leaky ReLU of slope 0.1, global average pooling and Kaiming normal weights
+are the choice of Lee et al., "Meta-Learning with Differentiable Convex Optimization" (CVPR 2019),
+which most later papers follow; 64-128-256-512 is in use as well and is a `replace(widths=...)`.
+
+Where it departs from the paper: there is no DropBlock, since features are a pure function of
+(params, images).
 """
 
 from __future__ import annotations
@@ -18,11 +20,11 @@ from torch.nn import functional
 from cfsl.nets.base import Features, Images, ImageShape, NetSpec, Widths, halved
 from cfsl.nets.layers import BatchNorm, Conv, Init, Layer, Norm, conv, pool
 
-SLOPE = 0.1
+_SLOPE = 0.1
 
 
 class ResNet12(NetSpec):
-    """A residual block of three 3x3 convolutions and a 1x1 shortcut for each width, a pooling after each."""
+    """For each width, three 3x3 convolutions with a 1x1 shortcut beside them, and pooling."""
 
     kind: Literal["resnet12"] = "resnet12"
     widths: Widths = (64, 160, 320, 640)
@@ -31,9 +33,8 @@ class ResNet12(NetSpec):
     def layers(self, image_shape: ImageShape) -> dict[str, Layer]:
         """Return the layers of all blocks."""
         layers: dict[str, Layer] = {}
-        for number, (inputs, outputs) in enumerate(
-            pairwise((image_shape[0], *self.widths)), start=1
-        ):
+        channels = pairwise((image_shape[0], *self.widths))
+        for number, (inputs, outputs) in enumerate(channels, start=1):
             layers |= _block_layers(f"block{number}", inputs, outputs)
         return layers
 
@@ -65,9 +66,8 @@ def _block_layers(name: str, inputs: int, outputs: int) -> dict[str, Layer]:
 
 def _block(params: Mapping[str, Tensor], norm: Norm, name: str, maps: Tensor) -> Tensor:
     shortcut = norm(f"{name}.shortcut.norm", conv(params, f"{name}.shortcut.conv", maps))
-    for step in (1, 2):
-        maps = functional.leaky_relu(
-            norm(f"{name}.norm{step}", conv(params, f"{name}.conv{step}", maps)), SLOPE
-        )
+    for number in (1, 2):
+        maps = norm(f"{name}.norm{number}", conv(params, f"{name}.conv{number}", maps))
+        maps = functional.leaky_relu(maps, _SLOPE)
     maps = norm(f"{name}.norm3", conv(params, f"{name}.conv3", maps))
-    return functional.leaky_relu(pool(maps + shortcut), SLOPE)
+    return functional.leaky_relu(pool(maps + shortcut), _SLOPE)

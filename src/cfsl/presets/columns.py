@@ -1,6 +1,7 @@
 """The columns of the papers' tables and figures: a name and a task spec each.
 
-Antoniou et al. 2020, Table 1, Figures 3 and 4; Kowadlo et al. 2022, Tables 2, 3, 4, 7, 8, Figures 8 and 9.
+Antoniou et al. 2020, Table 1, Figures 3 and 4; Kowadlo et al. 2022, Tables 2, 3, 4, 7, 8, Figures 8
+and 9.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ INSTANCE: Columns = {
 NOISE = (0.05, 0.1, 0.2, 0.4)
 OCCLUSION = (0.05, 0.1, 0.2, 0.3)
 MORE_OCCLUSION = (*OCCLUSION, 0.6, 0.9)
-"""What the paper needed for photographs, whose discs covered one channel of three only; ours cover all."""
+"""Levels of the paper for photographs: its discs covered one channel of three, ours cover all."""
 SMOKE: Columns = {
     "A3": _A["A3"],
     "B3": _B["B3"],
@@ -64,9 +65,11 @@ def corrupted(occlusion: tuple[float, ...]) -> Columns:
         for name, spec in INSTANCE.items()
         for level in NOISE
     }
+
     discs = {
         f"{name}-disc-{level}": spec.replace(corruption=Occlusion(fraction=level))
         for name, spec in INSTANCE.items()
         for level in occlusion
     }
+
     return noise | discs

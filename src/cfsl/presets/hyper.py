@@ -1,12 +1,14 @@
-"""Hyper-parameters of the papers' experiments, where they are not those that a learner has by itself.
+"""Hyper-parameters of the papers' experiments, where they are not a learner's usual ones.
 
 Kowadlo et al. 2022, Tables 5, 6, 9 and 10. Where text and published configurations disagree:
 
-- Their learning rate is that of fine-tuning; the outer one (pretraining, ProtoNets) is a tenth of it.
-- b and p of replay on SlimageNet64 (Table 10) look permuted; those of the configurations are used, and the table's only
-  where there is no configuration (Wide 2, Deep 2).
+- Their learning rate is that of fine-tuning; the outer rate (pretraining, ProtoNets) is a tenth of
+  it.
+- b and p of replay on SlimageNet64 (Table 10) look permuted. The values of the configurations are
+  used, and those of the table only where there is no configuration (Wide 2, Deep 2).
 - ProtoNets have the cosine of section 3.4.2; the released code has the dot product.
-- Fine-tuning steps are those of Tables 5 and 6 for replay, and 5 without; the runs over seeds had 5 throughout.
+- Fine-tuning steps are those of Tables 5 and 6 with replay, and 5 without; the runs over seeds had
+  5 throughout.
 """
 
 from __future__ import annotations
@@ -104,7 +106,8 @@ _INSTANCE_BUFFERS: Mapping[int, Buffer] = {
 }
 """By the number of support sets, on both data sets."""
 _FINE_TUNING_RATE = 0.01
-"""Published. On 12 validation tasks of Baseline 1 (VGG 128x3), .03, .01 and .003 had 45.7, 54.8 and 50.8 %."""
+"""As published: on 12 validation tasks of Baseline 1 (VGG 128x3), the rates .03, .01 and .003 had
+accuracies of 45.7, 54.8 and 50.8 %."""
 _SLOW_PROTONETS = {("omniglot", column) for column in ("baseline2", "wide1", "deep2", "instance")}
 """Columns whose ProtoNets learn at a tenth of the usual rate."""
 
@@ -115,7 +118,7 @@ def photos_or_characters(data: str) -> str:
 
 
 def paper_2_changes(learner: str, data: str, column: str, task: TaskSpec) -> dict[str, Any]:
-    """Return what a learner has in an experiment of paper 2: its network, and the buffer of replay."""
+    """Return the settings of a learner in an experiment of paper 2: its network, and its buffer."""
     from cfsl.nets.convnet import vgg
 
     experiment = "instance" if task.kind == "instance" else column
@@ -126,6 +129,7 @@ def paper_2_changes(learner: str, data: str, column: str, task: TaskSpec) -> dic
         changes = {"lr": _FINE_TUNING_RATE}
     elif learner == "pretrain_tune_replay":
         changes = changes | {"inner.lr": _FINE_TUNING_RATE}
+
     shape = _NETS.get((photos_or_characters(data), learner), {}).get(experiment)
     if shape is None:
         return changes
@@ -146,8 +150,5 @@ def buffer_changes(learner: str, data: str, column: str, task: TaskSpec) -> dict
 def paper_2_rate(learner: str, data: str, column: str, task: TaskSpec) -> float:
     """Return the outer learning rate of an experiment of paper 2."""
     experiment = "instance" if task.kind == "instance" else column
-    return (
-        1e-4
-        if learner == "protonet" and (photos_or_characters(data), experiment) in _SLOW_PROTONETS
-        else 1e-3
-    )
+    place = photos_or_characters(data), experiment
+    return 1e-4 if learner == "protonet" and place in _SLOW_PROTONETS else 1e-3

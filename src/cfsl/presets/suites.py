@@ -26,7 +26,7 @@ PAPER_1 = (
 PAPER_2 = ("pretrain_tune", "pretrain_tune_replay", "protonet")
 BOTH = ("omniglot", "slimagenet64")
 FIGURE_4_DATA = "glyphs-3200x2"
-"""As many classes as 640 support sets need, and two images of each: one to learn, one to ask for."""
+"""It has classes for 640 support sets, and two images of each: one support, one target."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ def _no_changes(place: Place) -> dict[str, Any]:
     return {}
 
 
-def _as_it_is(training: Training, place: Place) -> Training:
+def _unchanged(training: Training, place: Place) -> Training:
     return training
 
 
@@ -66,7 +66,7 @@ class Suite:
     """Hyper-parameters in the profile 'paper'."""
     changes: Callable[[Place], dict[str, Any]] = _no_changes
     """Hyper-parameters in the other profiles: those that need no network of their own."""
-    paper_training: Callable[[Training, Place], Training] = _as_it_is
+    paper_training: Callable[[Training, Place], Training] = _unchanged
     """What of the training differs from paper 1's, in the profile 'paper'."""
     fixed: Mapping[str, Any] = field(default_factory=dict)
     """Fields of every run, such as the split, in every profile."""
@@ -91,7 +91,7 @@ def _replication_training(training: Training, place: Place) -> Training:
 def _paper_2_training(
     training: Training, place: Place, epochs: Mapping[str, Mapping[str, int]]
 ) -> Training:
-    """Paper 2, section 3.4: so many epochs of 500 updates, 200 validation tasks, and rates of its own."""
+    """Paper 2, section 3.4: epochs of 500 updates, 200 validation tasks, and rates of its own."""
     own = epochs[photos_or_characters(place.data)]
     schedule = training.schedule.replace(
         epochs=own.get(f"{place.learner}/{place.task.nss}", own.get(place.learner, own["all"])),

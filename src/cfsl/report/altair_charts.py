@@ -1,4 +1,7 @@
-"""The figures of the page, as Vega-Lite specs. Colours are CSS variables, so that they follow light, dark and print."""
+"""The figures of the page, as Vega-Lite specs.
+
+Colours are CSS variables, so that they follow light, dark and print.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,8 @@ from typing import Any, TypeAlias
 
 import altair as alt
 
-from cfsl.report.clouds import Matrices, Pareto
-from cfsl.report.series import Lines, Point
+from cfsl.report.curves import Lines, Point
+from cfsl.report.forgetting_and_costs import Matrices, Pareto
 from cfsl.report.styles import styles
 
 Spec: TypeAlias = dict[str, Any]
@@ -22,6 +25,7 @@ _SHORT = "datum.value >= 1e4 ? format(datum.value, '~s') : format(datum.value, '
 def lines_chart(lines: Lines) -> Spec:
     """Return curves with bars and hover numbers, a panel each."""
     base = alt.Chart().encode(x=_x(lines), color=_colour(lines.series))
+
     scale = (
         alt.Scale(type="log", nice=False, padding=8)
         if lines.y_scale == "log"
@@ -29,6 +33,7 @@ def lines_chart(lines: Lines) -> Spec:
     )
     axis = alt.Axis(labelExpr=_SHORT, tickCount=5, labelOverlap=True, grid=lines.y_scale != "log")
     y = alt.Y("y:Q", title=lines.y_title or None, scale=scale, axis=axis)
+
     tooltip = [
         alt.Tooltip("series:N", title="learner" if lines.by_learner else "tasks"),
         alt.Tooltip("panel:N", title="panel"),
@@ -36,22 +41,26 @@ def lines_chart(lines: Lines) -> Spec:
         alt.Tooltip("text:N", title=lines.y_title or "value"),
     ]
     detail = alt.Detail("run:N") if not lines.by_learner else alt.Detail("series:N")
+
     curve = base.mark_line(strokeWidth=1.6).encode(y=y, detail=detail)
     dots = base.mark_point(size=46, filled=True, opacity=1).encode(
         y=y, shape=_shape(lines.series), tooltip=tooltip
     )
+
     layers: list[Any] = [curve, dots]
     if any("low" in row for row in lines.rows):
         low = alt.Y("low:Q", title=lines.y_title or None)
         layers.insert(1, base.mark_rule(strokeWidth=1.2).encode(y=low, y2="high:Q"))
+
     return _faceted(
         alt.layer(*layers), lines.rows, "panel:N", lines.panels, shares_y=lines.shares_y
     )
 
 
 def pareto_chart(pareto: Pareto) -> Spec:
-    """Return accuracy over ATM with MACs as size, for the column that the parameter `column` names."""
+    """Return accuracy over ATM with MACs as size, of the column that `column` names in the spec."""
     chosen = alt.param("column", value=pareto.columns[0])
+
     x_scale = alt.Scale(type="symlog", constant=0.01)
     x = alt.X(
         "x:Q", title="ATM: memory kept, over all support images", scale=x_scale, axis=_ATM_AXIS
@@ -61,6 +70,7 @@ def pareto_chart(pareto: Pareto) -> Spec:
         .transform_filter("datum.column == column")
         .encode(x=x, color=_colour(pareto.series))
     )
+
     tooltip = [
         alt.Tooltip("series:N", title="learner"),
         alt.Tooltip("text:N", title="accuracy"),
@@ -68,6 +78,7 @@ def pareto_chart(pareto: Pareto) -> Spec:
         alt.Tooltip("macs:Q", title="MACs to learn and answer", format=".3s"),
         alt.Tooltip("front:N", title="on the front"),
     ]
+
     y = alt.Y("y:Q", title="accuracy, %", scale=alt.Scale(zero=False))
     size = alt.Size(
         "macs:Q",
@@ -75,6 +86,7 @@ def pareto_chart(pareto: Pareto) -> Spec:
         scale=alt.Scale(type="symlog", constant=1e6, range=[40, 420]),
         legend=alt.Legend(labelExpr=_SHORT, values=[1e7, 1e8, 1e9, 1e10]),
     )
+
     dots = base.mark_point(strokeWidth=1.8).encode(
         y=y,
         size=size,
@@ -83,6 +95,7 @@ def pareto_chart(pareto: Pareto) -> Spec:
         tooltip=tooltip,
     )
     bars = base.mark_rule(strokeWidth=1).encode(y=alt.Y("low:Q", title="accuracy, %"), y2="high:Q")
+
     return _plain(
         alt.layer(bars, dots).add_params(chosen).properties(width="container", height=360)
     )
@@ -94,6 +107,7 @@ _ATM_AXIS = alt.Axis(values=[0, 0.01, 0.1, 1, 10, 100], labelExpr=_SHORT)
 def matrices_chart(matrices: Matrices) -> Spec:
     """Return a heat map a learner, for the column that the parameter `column` names."""
     chosen = alt.param("column", value=matrices.columns[0])
+
     base = (
         alt.Chart()
         .transform_filter("datum.column == column")
@@ -102,15 +116,18 @@ def matrices_chart(matrices: Matrices) -> Spec:
             y=alt.Y("y:O", title="after set", axis=alt.Axis(labelOverlap=True)),
         )
     )
+
     tooltip = [
         alt.Tooltip("series:N", title="learner"),
         alt.Tooltip("y:O", title="after support set"),
         alt.Tooltip("x:O", title="class group"),
         alt.Tooltip("value:Q", title="accuracy, %", format=".2f"),
     ]
+
     heat = alt.Color(
         "value:Q", title="accuracy, %", scale=alt.Scale(domain=[0, _FULL], scheme="viridis")
     )
+
     cells = base.mark_rect().encode(color=heat, tooltip=tooltip).add_params(chosen)
     numbers = (
         base.mark_text(fontSize=10)
@@ -121,6 +138,7 @@ def matrices_chart(matrices: Matrices) -> Spec:
             tooltip=tooltip,
         )
     )
+
     learners = list(dict.fromkeys(row["series"] for row in matrices.rows))
     return _faceted(alt.layer(cells, numbers), matrices.rows, "series:N", learners, shares_y=True)
 
@@ -128,8 +146,10 @@ def matrices_chart(matrices: Matrices) -> Spec:
 def _x(lines: Lines) -> alt.X:
     if lines.x_scale == "ordinal":
         return alt.X("x:O", title=lines.x_title, sort=lines.x_order, axis=alt.Axis(labelAngle=-30))
+
     values = sorted({row["x"] for row in lines.rows})
     whole = all(value == int(value) for value in values)
+
     if lines.x_scale == "log":
         axis = alt.Axis(grid=False, values=values, labelOverlap=True)
         return alt.X(
@@ -138,6 +158,7 @@ def _x(lines: Lines) -> alt.X:
             scale=alt.Scale(type="log", nice=False, padding=12),
             axis=axis,
         )
+
     axis = alt.Axis(grid=False, tickMinStep=1 if whole else 0.05, tickCount=6)
     if whole and len(values) <= _MOST_TICKS:
         axis = alt.Axis(grid=False, values=values, format="d", labelOverlap=True)

@@ -1,15 +1,16 @@
 """BibTeX of what a card used: the learner, the data set, the tasks.
 
-Titles and venues are those of the papers' own pages and of the reference lists of the two papers of the benchmark.
+Titles and venues are those of the papers' own pages and of the reference lists of the two papers of
+the benchmark.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
+from cfsl.cards.schema import Card
 from cfsl.learners.registry import LEARNERS
-from cfsl.presets.board import places_of
+from cfsl.report.board import places_of
 
 ENTRIES: Mapping[str, str] = {
     "antoniou2020": """@article{antoniou2020,
@@ -18,19 +19,22 @@ ENTRIES: Mapping[str, str] = {
   journal = {arXiv preprint arXiv:2004.11967}, year = {2020}
 }""",
     "kowadlo2022": """@article{kowadlo2022,
-  title = {Expanding continual few-shot learning benchmarks to include recognition of specific instances},
+  title = {Expanding continual few-shot learning benchmarks to include recognition of specific
+    instances},
   author = {Kowadlo, Gideon and Ahmed, Abdelrahman and Mayan, Amir and Rawlinson, David},
   journal = {arXiv preprint arXiv:2209.07863}, year = {2022}
 }""",
     "snell2017": """@inproceedings{snell2017,
   title = {Prototypical Networks for Few-shot Learning},
   author = {Snell, Jake and Swersky, Kevin and Zemel, Richard S.},
-  booktitle = {Advances in Neural Information Processing Systems}, pages = {4077--4087}, year = {2017}
+  booktitle = {Advances in Neural Information Processing Systems}, pages = {4077--4087},
+  year = {2017}
 }""",
     "kirkpatrick2017": """@article{kirkpatrick2017,
   title = {Overcoming catastrophic forgetting in neural networks},
-  author = {Kirkpatrick, James and Pascanu, Razvan and Rabinowitz, Neil and Veness, Joel and Desjardins, Guillaume and
-    Rusu, Andrei A. and Milan, Kieran and Quan, John and Ramalho, Tiago and Grabska-Barwinska, Agnieszka and others},
+  author = {Kirkpatrick, James and Pascanu, Razvan and Rabinowitz, Neil and Veness, Joel and
+    Desjardins, Guillaume and Rusu, Andrei A. and Milan, Kieran and Quan, John and
+    Ramalho, Tiago and Grabska-Barwinska, Agnieszka and others},
   journal = {Proceedings of the National Academy of Sciences}, year = {2017}
 }""",
     "antoniou2019": """@inproceedings{antoniou2019,
@@ -50,8 +54,9 @@ ENTRIES: Mapping[str, str] = {
 }""",
     "triantafillou2020": """@inproceedings{triantafillou2020,
   title = {Meta-Dataset: A Dataset of Datasets for Learning to Learn from Few Examples},
-  author = {Triantafillou, Eleni and Zhu, Tyler and Dumoulin, Vincent and Lamblin, Pascal and Evci, Utku and Xu, Kelvin
-    and Goroshin, Ross and Gelada, Carles and Swersky, Kevin and Manzagol, Pierre-Antoine and Larochelle, Hugo},
+  author = {Triantafillou, Eleni and Zhu, Tyler and Dumoulin, Vincent and Lamblin, Pascal and
+    Evci, Utku and Xu, Kelvin and Goroshin, Ross and Gelada, Carles and Swersky, Kevin and
+    Manzagol, Pierre-Antoine and Larochelle, Hugo},
   booktitle = {International Conference on Learning Representations}, year = {2020}
 }""",
     "lake2015": """@article{lake2015,
@@ -69,16 +74,16 @@ _PAPER_2 = {"scaling", "instance", "corruption"}
 """Suites of the second paper; what is also in Table 1 of the first needs no second citation."""
 
 
-def keys_of(card: Mapping[str, Any]) -> list[str]:
-    """Return what to cite for a card: the benchmark, its tasks, its data set and its learner, each once."""
-    tasks = card["tasks"]
-    suites = {suite for suite, _ in places_of(tasks)}
-    learner = LEARNERS.get(card["learner"]["name"])
+def keys_of(card: Card) -> list[str]:
+    """Return what to cite for a card: benchmark, tasks, data set and learner, each once."""
+    suites = {suite for suite, _ in places_of(card.tasks)}
+    learner = LEARNERS.get(card.learner.name)
+
     keys = [
         "cfsl",
         "antoniou2020",
         "kowadlo2022" if suites & _PAPER_2 and "table1" not in suites else "",
-        next((key for name, key in _DATA.items() if str(tasks["data"]).startswith(name)), ""),
+        next((key for name, key in _DATA.items() if card.tasks.data.startswith(name)), ""),
         learner.cite if learner else "",
     ]
     return [key for key in dict.fromkeys(keys) if key]

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def draw_task(task: Task, title: str = "") -> Image.Image:
-    """Draw the support sets in order, then the target set; frames show the labels by colour and number."""
+    """Draw the support sets in order, then the target set, with labels as colours and numbers."""
     spec = task.spec
     panels = [
         Panel(
@@ -28,6 +28,7 @@ def draw_task(task: Task, title: str = "") -> Image.Image:
         )
         for i, support in enumerate(task.support_sets)
     ]
+
     panels.append(
         Panel(
             "T",
@@ -36,6 +37,7 @@ def draw_task(task: Task, title: str = "") -> Image.Image:
             None,
         )
     )
+
     heading = f"{title + ', ' if title else ''}task {task.number}: {describe_spec(spec)}"
     labels = 1 + max(int(panel.labels.max()) for panel in panels)
     return draw_panels(panels, heading=heading, caption=_caption(task, labels), labels=labels)
@@ -48,12 +50,14 @@ def describe_spec(spec: TaskSpec) -> str:
     )
     size = f"{_count(spec.n_way, 'class', 'classes')} x {_count(spec.k_shot, 'image')}"
     sets = f"{_count(spec.nss, 'support set')} of {size}"
+
     if spec.groups == 1:
         change = (
             f"same {'class' if spec.n_way == 1 else 'classes'} throughout" if spec.nss > 1 else ""
         )
     else:
         change = "new classes every " + ("set" if spec.interval == 1 else f"{spec.interval} sets")
+
     overwrite = "labels overwritten" if spec.overwrite and spec.groups > 1 else ""
     return ", ".join(part for part in (f"{kind}, {sets}", change, overwrite) if part)
 
@@ -65,10 +69,13 @@ def _caption(task: Task, labels: int) -> str:
     caption = (
         f"{shown}, then the target set T: {_count(labels, 'label')}, {_count(targets, 'target')}"
     )
+
     if spec.kind == "instance":
         caption += ", the same images again, each to be told from all others"
+
     if spec.corruption is None:
         return f"{caption}."
+
     covered = 100 * float(task.target.covered.mean())
     if spec.corruption.kind == "noise":
         return f"{caption}. Noise replaces {covered:.1f} % of each target's values."

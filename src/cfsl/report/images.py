@@ -27,8 +27,8 @@ class TaskPicture:
 
 
 @dataclass(frozen=True)
-class Asked:
-    """A target that learners were asked about, with the support images that its label stands for."""
+class TargetImage:
+    """A target that learners were asked about."""
 
     image: str
     label: int
@@ -36,7 +36,7 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class Answered:
+class AnsweredTask:
     """What the learners of one column said to some targets of one real task."""
 
     data: str
@@ -44,15 +44,15 @@ class Answered:
     column: str
     what: str
     task: int
-    targets: list[Asked]
+    targets: list[TargetImage]
     supports: dict[int, list[str]]
-    """Support images by label: those that are asked for, and those that anybody took them for."""
+    """Support images by label: of the right labels, and of those that any learner answered."""
     said: dict[str, list[int]]
     """By learner, a label for every target; -1 is no answer."""
 
 
 def picture_uri(image: Image.Image) -> tuple[str, int, int]:
-    """Return a drawing as WebP, made narrower if it is wider than the page, with its width and height."""
+    """Return a drawing as WebP, at most as wide as the page, with its width and height."""
     shown = image.convert("RGB")
     if shown.width > _WIDEST:
         size = _WIDEST, round(shown.height * _WIDEST / shown.width)
@@ -65,6 +65,7 @@ def pixels_uri(pixels: UInt8[np.ndarray, "channels height width"]) -> str:
     image = Image.fromarray(pixels[0] if len(pixels) == 1 else np.moveaxis(pixels, 0, -1))
     if len(pixels) > 1:
         return _webp(image, quality=75)
+
     shades = len(np.unique(pixels))
     content = io.BytesIO()
     shown = (
@@ -72,6 +73,7 @@ def pixels_uri(pixels: UInt8[np.ndarray, "channels height width"]) -> str:
         if shades > 2
         else image.point(lambda v: 255 * (v > 127), "1")
     )
+
     shown.save(content, "PNG", optimize=True)
     return _uri("image/png", content.getvalue())
 

@@ -1,8 +1,9 @@
-"""Boards with a ranking: who is best in a column, and who cannot be told from the best.
+"""Boards with a ranking: the best learner of a column, and those that cannot be told from it.
 
-A learner ties with the best if a paired t test on the tasks that both have has p of at least 0.05. Without the answers
-of both there is no test: then the best mean alone is marked, and the board says so. What breaks the data-flow law is an
-upper bound and is not ranked; nor is a card that `cfsl verify` refuses.
+A learner ties with the best if a paired t test on the tasks that both have has p of at least 0.05.
+Without the answers of both there is no test: then the best mean alone is marked, and the board says
+so. A learner that breaks the data-flow law is an upper bound and is not ranked; nor is a card that
+`cfsl verify` refuses.
 """
 
 from __future__ import annotations
@@ -14,13 +15,14 @@ from typing import Literal
 import numpy as np
 
 from cfsl.cards.card import share_tasks
+from cfsl.cards.collect import CardFile
+from cfsl.cards.evidence import NOTHING, Evidence
 from cfsl.cards.published import published_cell
 from cfsl.metrics.accuracy import PerTask
 from cfsl.metrics.paired import paired_p
-from cfsl.presets.board import Board, Found
 from cfsl.presets.suites import SUITES
+from cfsl.report.board import Board
 from cfsl.report.draw_task import describe_spec
-from cfsl.report.evidence import NOTHING, Evidence
 from cfsl.report.tables import Entry, entry_of
 
 SIGNIFICANT = 0.05
@@ -29,11 +31,11 @@ EvidenceByPath = Mapping[str, Evidence]
 
 
 @dataclass(frozen=True)
-class Cell:
+class LeaderboardCell:
     """One learner in one column."""
 
     entry: Entry
-    cards: tuple[Found, ...]
+    cards: tuple[CardFile, ...]
     """One a training seed."""
     mark: Mark = ""
     """Among all that are ranked."""
@@ -45,14 +47,14 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Row:
+class LeaderboardRow:
     """One learner."""
 
     label: str
     learner: str
     transductive: bool
     breaks_law: bool
-    cells: Mapping[str, Cell]
+    cells: Mapping[str, LeaderboardCell]
     """By column; those without a card have none."""
 
 
@@ -66,11 +68,13 @@ class Leaderboard:
     profile: str
     columns: Mapping[str, str]
     """What each is, in words."""
-    rows: Sequence[Row]
+    rows: Sequence[LeaderboardRow]
     untested: tuple[str, ...]
-    """Columns whose best could not be tested against every other: predictions are missing, or tasks differ."""
+    """Columns whose best could not be tested against every other.
+
+    Predictions are missing, or tasks differ."""
     repeats: int = 0
-    """How many cards are left out since another has their learner, training and seed."""
+    """How many cards are left out, since another has their learner, training and seed."""
 
     @property
     def title(self) -> str:
@@ -85,9 +89,9 @@ class Leaderboard:
     @property
     def untested_words(self) -> str:
         """Name the columns without a full test."""
-        return (
-            "every column" if len(self.untested) == len(self.columns) else ", ".join(self.untested)
-        )
+        if len(self.untested) == len(self.columns):
+            return "every column"
+        return ", ".join(self.untested)
 
     @property
     def entries(self) -> dict[str, dict[str, Entry]]:
@@ -103,7 +107,10 @@ class Leaderboard:
         if not self.repeats:
             return ""
         cards = "1 card is" if self.repeats == 1 else f"{self.repeats} cards are"
-        return f"{cards} left out: another has the same learner, training and seed, and as many tasks or more."
+        return (
+            f"{cards} left out: another has the same learner, training and seed, "
+            "and as many tasks or more."
+        )
 
     @property
     def has_ensembles(self) -> bool:
@@ -122,55 +129,59 @@ def leaderboards(boards: Iterable[Board], evidence: EvidenceByPath) -> list[Lead
 
 
 def without_repeats(boards: Sequence[Board]) -> list[Board]:
-    """Leave out boards all of whose cards are on another of the same profile, unless a paper has its own numbers.
+    """Leave out boards all of whose cards are on another board of the same profile.
 
-    Left out, too, are costs (Figure 4 has no accuracies that mean anything), and the suite 'smoke' of cards that were
-    made for the papers' tables.
+    A board for which a paper has numbers of its own stays. Boards of costs are left out, too (the
+    accuracies of Figure 4 mean nothing), and the suite 'smoke' of the papers' data sets.
     """
-    boards = [board for board in boards if SUITES[board.suite].trained]
-    boards = [
-        board
-        for board in boards
-        if board.suite != "smoke" or board.data not in SUITES["table1"].data
-    ]
-    cards = [_paths(board) for board in boards]
+    kept = [board for board in boards if _has_own_accuracies(board)]
+    paths = [_paths(board) for board in kept]
     return [
         board
-        for place, board in enumerate(boards)
-        if _papers_numbers(board)
+        for place, board in enumerate(kept)
+        if _has_papers_numbers(board)
         or not any(
-            (board.data, board.splits, board.profile) == (other.data, other.splits, other.profile)
-            and (cards[place] < cards[rival] or (cards[place] == cards[rival] and place < rival))
-            for rival, other in enumerate(boards)
+            _are_alike(board, other)
+            # Of two boards of the same cards, the later one stays.
+            and (paths[place] < paths[rival] or (paths[place] == paths[rival] and place < rival))
+            for rival, other in enumerate(kept)
         )
     ]
 
 
+def _has_own_accuracies(board: Board) -> bool:
+    """Tell whether a board shows accuracies that no other suite is meant to show."""
+    is_smoke_of_papers = board.suite == "smoke" and board.data in SUITES["table1"].data
+    return SUITES[board.suite].trained and not is_smoke_of_papers
+
+
+def _are_alike(one: Board, other: Board) -> bool:
+    """Tell whether two boards differ in their suites alone."""
+    ours = one.data, one.splits, one.profile
+    return ours == (other.data, other.splits, other.profile)
+
+
 def _paths(board: Board) -> set[str]:
-    return {found.path for row in board.rows.values() for cards in row.values() for found in cards}
+    return {found.path for found in board.cards}
 
 
-def _papers_numbers(board: Board) -> bool:
+def _has_papers_numbers(board: Board) -> bool:
     """Tell whether a paper has numbers for this board that no other suite has."""
-    source, first = (
-        SUITES[board.suite].published,
-        next(n for n, s in SUITES.items() if _same_source(n, board.suite)),
-    )
+    source = SUITES[board.suite].published
+    first = next(name for name, suite in SUITES.items() if suite.published == source)
     if source is None or first != board.suite:
         return False
+
     cells = (
-        (cards[0].card["learner"]["name"], column)
+        (cards[0].card.learner.name, column)
         for row in board.rows.values()
         for column, cards in row.items()
     )
     return any(published_cell(source, board.data, learner, column) for learner, column in cells)
 
 
-def _same_source(name: str, other: str) -> bool:
-    return SUITES[name].published == SUITES[other].published
-
-
 def _leaderboard(board: Board, evidence: EvidenceByPath) -> Leaderboard:
+    """Rank the learners of every column."""
     rows = [_row(board, label, cells, evidence) for label, cells in board.rows.items()]
     untested = []
     for column in board.columns:
@@ -178,84 +189,91 @@ def _leaderboard(board: Board, evidence: EvidenceByPath) -> Leaderboard:
             rows, was_tested = _ranked(rows, column, evidence, inductive=inductive)
             if not (was_tested or inductive):
                 untested.append(column)
+
     specs = SUITES[board.suite].columns(board.data)
-    what = {column: describe_spec(specs[column]) for column in board.columns}
-    repeats = len(board.repeats)
     return Leaderboard(
-        board.suite, board.data, board.splits, board.profile, what, rows, tuple(untested), repeats
+        suite=board.suite,
+        data=board.data,
+        splits=board.splits,
+        profile=board.profile,
+        columns={column: describe_spec(specs[column]) for column in board.columns},
+        rows=rows,
+        untested=tuple(untested),
+        repeats=len(board.repeats),
     )
 
 
 def _row(
-    board: Board, label: str, cells: Mapping[str, Sequence[Found]], evidence: EvidenceByPath
-) -> Row:
+    board: Board, label: str, cells: Mapping[str, Sequence[CardFile]], evidence: EvidenceByPath
+) -> LeaderboardRow:
     first = next(iter(cells.values()))[0].card
-    learner, source = first["learner"]["name"], SUITES[board.suite].published
+    learner, source = first.learner.name, SUITES[board.suite].published
+
     made = {}
     for column, found in cells.items():
         theirs = None if source is None else published_cell(source, board.data, learner, column)
         refused = any(evidence.get(one.path, NOTHING).status == "refused" for one in found)
-        made[column] = Cell(
+        made[column] = LeaderboardCell(
             entry_of([one.card for one in found], theirs), tuple(found), refused=refused
         )
-    return Row(label, learner, bool(first["transductive"]), bool(first["breaks_law"]), made)
+    return LeaderboardRow(label, learner, first.transductive, first.breaks_law, made)
 
 
 def _ranked(
-    rows: Sequence[Row], column: str, evidence: EvidenceByPath, *, inductive: bool
-) -> tuple[list[Row], bool]:
-    """Mark the best of a column and those that tie with it; tell whether all others could be tested."""
+    rows: Sequence[LeaderboardRow], column: str, evidence: EvidenceByPath, *, inductive: bool
+) -> tuple[list[LeaderboardRow], bool]:
+    """Mark the best of a column and its ties; tell whether all others could be tested."""
     ranked = {
         place: row.cells[column]
         for place, row in enumerate(rows)
         if column in row.cells and is_ranked(row, column) and not (inductive and row.transductive)
     }
-    if len(ranked) < 2:  # who is alone has beaten nobody
+    if len(ranked) < 2:  # a learner that is alone has beaten nobody
         return list(rows), True
+
     best = max(ranked, key=lambda place: ranked[place].entry.mean or 0.0)
     ps = {
         place: _p(ranked[best], cell, evidence) for place, cell in ranked.items() if place != best
     }
+
     marked = list(rows)
     for place, cell in ranked.items():
         p = ps.get(place)
-        mark: Mark = (
-            "best" if place == best else "tied" if p is not None and p >= SIGNIFICANT else ""
-        )
+        is_tied = p is not None and p >= SIGNIFICANT
+        mark: Mark = "best" if place == best else "tied" if is_tied else ""
         new = replace(cell, mark_inductive=mark) if inductive else replace(cell, mark=mark, p=p)
         marked[place] = replace(rows[place], cells={**rows[place].cells, column: new})
     return marked, None not in ps.values()
 
 
-def is_ranked(row: Row, column: str) -> bool:
-    """Tell whether a row takes part in the ranking of a column: no upper bound, and no card that was refused."""
+def is_ranked(row: LeaderboardRow, column: str) -> bool:
+    """Tell whether a row is ranked in a column: it is no upper bound, and no card was refused."""
     cell = row.cells[column]
     return not row.breaks_law and not cell.refused and cell.entry.mean is not None
 
 
-def _p(best: Cell, other: Cell, evidence: EvidenceByPath) -> float | None:
+def _p(best: LeaderboardCell, other: LeaderboardCell, evidence: EvidenceByPath) -> float | None:
     """Return the p of the paired test on the same tasks; None where it cannot be made."""
-    apart = differences(best, other, evidence)
-    return None if apart is None else paired_p(apart)
+    found = differences(best, other, evidence)
+    return None if found is None else paired_p(found)
 
 
-def differences(cell: Cell, other: Cell, evidence: EvidenceByPath) -> PerTask | None:
-    """Return the accuracy of one minus that of the other on every task that both have, seeds averaged.
+def differences(
+    cell: LeaderboardCell, other: LeaderboardCell, evidence: EvidenceByPath
+) -> PerTask | None:
+    """Return the accuracy of one minus that of the other on every task that both have.
 
-    None where predictions are missing or tasks differ.
+    It is the mean over seeds; None where predictions are missing or tasks differ.
     """
     ours, theirs = _per_task(cell, evidence), _per_task(other, evidence)
-    if (
-        ours is None
-        or theirs is None
-        or not share_tasks(one.card for one in (*cell.cards, *other.cards))
-    ):
+    cards = (one.card for one in (*cell.cards, *other.cards))
+    if ours is None or theirs is None or not share_tasks(cards):
         return None
     count = min(len(ours), len(theirs))
     return np.asarray(ours[:count] - theirs[:count])
 
 
-def _per_task(cell: Cell, evidence: EvidenceByPath) -> PerTask | None:
+def _per_task(cell: LeaderboardCell, evidence: EvidenceByPath) -> PerTask | None:
     found = [evidence.get(one.path, NOTHING).accuracies for one in cell.cards]
     known = [accuracies for accuracies in found if accuracies is not None]
     if not known or len(known) < len(found):
@@ -264,7 +282,9 @@ def _per_task(cell: Cell, evidence: EvidenceByPath) -> PerTask | None:
     return np.asarray(np.mean([accuracies[:count] for accuracies in known], axis=0))
 
 
-def places(boards: Iterable[Leaderboard]) -> Iterator[tuple[Leaderboard, Row, str, Cell]]:
+def places(
+    boards: Iterable[Leaderboard],
+) -> Iterator[tuple[Leaderboard, LeaderboardRow, str, LeaderboardCell]]:
     """Go through all cells of all boards."""
     for board in boards:
         for row in board.rows:

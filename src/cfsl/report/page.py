@@ -1,14 +1,15 @@
-"""The report: one HTML file that holds all it shows, from cards and what was found out about them."""
+"""The report: one HTML file that holds all it shows."""
 
 from __future__ import annotations
 
 import base64
 import gzip
+import importlib.util
 import json
 import secrets
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from importlib import resources
 from typing import Any
@@ -17,97 +18,128 @@ import jinja2
 from markupsafe import Markup
 
 from cfsl import __version__
-from cfsl.presets.board import Found, boards
 from cfsl.report.bibliography import ENTRIES
 from cfsl.report.card_view import card_id, card_view
 from cfsl.report.draw_task import describe_spec
-from cfsl.report.evidence import NOTHING, Evidence
-from cfsl.report.images import Answered, TaskPicture
-from cfsl.report.leaderboard import Cell, Leaderboard, Row, leaderboards, places, without_repeats
-from cfsl.report.page_charts import charts_of
+from cfsl.report.leaderboard import LeaderboardCell, LeaderboardRow, places
+from cfsl.report.material import Material
+from cfsl.report.page_charts import Chart, charts_of
 from cfsl.report.styles import DARK, LIGHT
-from cfsl.report.tables import headline, plus_minus
-from cfsl.spec import TaskSpec
+from cfsl.report.tables import plus_minus
 
 _FILES = resources.files("cfsl.report") / "page_files"
+_FIGURES_NEED = {"altair": "altair", "vl_convert": "vl-convert-python"}
+"""Modules that draw the figures of a page, and the packages that have them: the extra `report`."""
 
 
 @dataclass(frozen=True)
-class SweepPicture:
-    """The picture of a sweep."""
+class Document:
+    """The page as a whole."""
 
-    title: str
-    alt: str
-    path: str
-    uri: str
+    version: str
+    """Of cfsl."""
+    nonce: str
+    """What scripts must have so that a browser runs them: no text of a card can guess it."""
 
 
 @dataclass(frozen=True)
-class Material:
-    """All that goes on a page."""
+class Contents:
+    """What the page shows besides the material, worked out from it."""
 
-    folders: Sequence[str]
-    cards: Sequence[Found]
-    evidence: Mapping[str, Evidence] = field(default_factory=dict)
-    """By the path of a card; what is missing was not looked at."""
-    damaged: Sequence[str] = ()
-    """What is wrong with files that should be cards."""
-    others: int = 0
-    """Files of other kinds, which are skipped."""
-    pictures: Sequence[TaskPicture] = ()
-    answered: Sequence[Answered] = ()
-    sweeps: Sequence[SweepPicture] = ()
-    notes: Sequence[str] = ()
-    """What had to be left out, and why."""
-    live: bool = False
-    """Whether the page is served and asks for news."""
+    facts: Sequence[tuple[int, str]]
+    charts: Sequence[Chart]
+    unplaced: Sequence[Mapping[str, str]]
+    """Cards that are on no leaderboard, as rows."""
+    verdicts: Sequence[tuple[str, int]]
+    bibliography: str
+
+    profiles: Sequence[str]
+    """Of the leaderboards; so are the columns."""
+    columns: Sequence[str]
+    has_published: bool
+
+
+@dataclass(frozen=True)
+class Embedded:
+    """Styles and scripts, which are parts of the page."""
+
+    css: Markup
+    javascript: Markup
+    live_javascript: Markup
+    vega: Markup | str
+
+
+@dataclass(frozen=True)
+class Data:
+    """What the scripts of the page read."""
+
+    cards: str
+    charts: Markup
+    answers: Markup
+    references: Markup
 
 
 def page(material: Material) -> str:
     """Return the page."""
-    every = boards(material.cards)
-    ranked = leaderboards(without_repeats(every), material.evidence)
-    charts = charts_of(every, ranked, material.cards, material.evidence)
-    views = {card_id(one.path): card_view(one, _known(material, one)) for one in material.cards}
-    cited = [key for key in ENTRIES if any(key in view["cite"] for view in views.values())] or [
-        "cfsl"
-    ]
+    boards, lacking = material.leaderboards, lacking_for_figures()
+    if lacking:
+        material = replace(material, notes=(*material.notes, lacking))
+    charts = [] if lacking else _charts(material)
+    views = {card_id(one.path): card_view(one, material.evidence_of(one)) for one in material.cards}
+    used = [key for key in ENTRIES if any(key in view["cite"] for view in views.values())]
+    cited = {key: ENTRIES[key] for key in used or ["cfsl"]}
+
+    contents = Contents(
+        facts=_facts(material, charts),
+        charts=charts,
+        unplaced=_unplaced(material),
+        verdicts=_verdicts(material),
+        bibliography="\n\n".join(cited.values()),
+        profiles=list(dict.fromkeys(board.profile for board in boards)),
+        columns=list(dict.fromkeys(column for board in boards for column in board.columns)),
+        has_published=any(board.has_published for board in boards),
+    )
+    embedded = Embedded(
+        css=Markup(_css()),
+        javascript=Markup(_file("page.js")),
+        live_javascript=Markup(_file("live.js")),
+        vega=Markup(vega_bundle()) if charts else "",
+    )
+    data = Data(
+        cards=_packed(views),
+        charts=_json([asdict(chart) for chart in charts]),
+        answers=_json([asdict(one) for one in material.answered]),
+        references=_json(cited),
+    )
     return (
         _environment()
         .get_template("page.html.jinja")
         .render(
-            version=__version__,
-            nonce=secrets.token_urlsafe(16),
-            live=material.live,
-            folders=material.folders,
-            cards=material.cards,
-            facts=_facts(material.cards, ranked, charts),
-            boards=ranked,
-            profiles=list(dict.fromkeys(board.profile for board in ranked)),
-            all_columns=list(dict.fromkeys(column for board in ranked for column in board.columns)),
-            has_published=any(board.has_published for board in ranked),
-            charts=charts,
-            pictures=material.pictures,
-            answered=material.answered,
-            sweeps=material.sweeps,
-            loose=_loose(material.cards, ranked),
-            verdicts=_verdicts(material),
-            notes=material.notes,
-            damaged=material.damaged,
-            others=material.others,
-            bibliography="\n\n".join(ENTRIES[key] for key in cited),
-            ids=_ids,
-            standing=_standing,
-            apart=_apart,
-            css=Markup(_css()),
-            javascript=Markup(_file("page.js")),
-            live_javascript=Markup(_file("live.js")),
-            vega=Markup(vega_bundle()) if charts else "",
-            cards_packed=_packed(views),
-            charts_json=_json([asdict(chart) for chart in charts]),
-            answers_json=_json([asdict(one) for one in material.answered]),
-            references_json=_json({key: ENTRIES[key] for key in cited}),
+            document=Document(__version__, secrets.token_urlsafe(16)),
+            material=material,
+            contents=contents,
+            embedded=embedded,
+            data=data,
         )
+    )
+
+
+def _charts(material: Material) -> list[Chart]:
+    return charts_of(material.boards, material.leaderboards, material.cards, material.evidence)
+
+
+def lacking_for_figures() -> str:
+    """Return why a page has no figures here, in one line; nothing if it has them."""
+    absent = [
+        package
+        for module, package in _FIGURES_NEED.items()
+        if importlib.util.find_spec(module) is None
+    ]
+    if not absent:
+        return ""
+    return (
+        f"the page is without its figures, which need {' and '.join(absent)}: "
+        "pip install cfsl[report]"
     )
 
 
@@ -129,7 +161,13 @@ def _environment() -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters["breakable"] = _breakable
+
+    made.filters |= {
+        "breakable": _breakable,
+        "card_ids": _card_ids,
+        "difference_words": _difference_words,
+    }
+    made.globals["rank_words"] = _rank_words
     return made
 
 
@@ -167,57 +205,55 @@ def _packed(value: Any) -> str:
     ).decode()
 
 
-def _known(material: Material, found: Found) -> Evidence:
-    return material.evidence.get(found.path, NOTHING)
+def _facts(material: Material, charts: Sequence[Chart]) -> list[tuple[int, str]]:
+    """Count what is on the page."""
+    learners = {found.card.learner.name for found in material.cards}
+    data = {found.card.tasks.data for found in material.cards}
 
-
-def _facts(
-    cards: Sequence[Found], ranked: Sequence[Leaderboard], charts: Sequence[Any]
-) -> list[tuple[int, str]]:
-    """Count what is here."""
-    learners = {found.card["learner"]["name"] for found in cards}
-    data = {found.card["tasks"]["data"] for found in cards}
     counts = (
-        (len(cards), "card"),
+        (len(material.cards), "card"),
         (len(learners), "learner"),
         (len(data), "data set"),
-        (len(ranked), "leaderboard"),
+        (len(material.leaderboards), "leaderboard"),
         (len(charts), "figure"),
     )
     return [(count, name if count == 1 else f"{name}s") for count, name in counts if count]
 
 
-def _loose(cards: Iterable[Found], ranked: Iterable[Leaderboard]) -> list[dict[str, str]]:
-    """Return the cards that are on no board, as rows."""
-    placed = {one.path for _, _, _, cell in places(ranked) for one in cell.cards}
+def _unplaced(material: Material) -> list[dict[str, str]]:
+    """Return the cards that are on no leaderboard, as rows."""
+    placed = {one.path for _, _, _, cell in places(material.leaderboards) for one in cell.cards}
     return [
         {
             "id": card_id(found.path),
-            "learner": str(found.card["learner"]["name"]),
-            "data": f"{found.card['tasks']['data']}/{found.card['tasks']['split']}",
-            "what": describe_spec(TaskSpec(**found.card["tasks"]["spec"])),
-            "accuracy": plus_minus(headline(found.card)["accuracy"]),
+            "learner": found.card.learner.name,
+            "data": f"{found.card.tasks.data}/{found.card.tasks.split}",
+            "what": describe_spec(found.card.tasks.task_spec),
+            "accuracy": plus_minus(found.card.headline.accuracy),
         }
-        for found in cards
+        for found in material.cards
         if found.path not in placed
     ]
 
 
 def _verdicts(material: Material) -> list[tuple[str, int]]:
-    return list(Counter(_known(material, found).status for found in material.cards).items())
+    """Count the cards of every status."""
+    statuses = Counter(material.evidence_of(found).status for found in material.cards)
+    return [(str(status), count) for status, count in statuses.items()]
 
 
-def _ids(cell: Cell) -> list[str]:
+def _card_ids(cell: LeaderboardCell) -> list[str]:
     return [card_id(found.path) for found in cell.cards]
 
 
-def _standing(row: Row, column: str, cell: Cell) -> str:
-    """Say how a cell stands, for those who point at it."""
+def _rank_words(row: LeaderboardRow, column: str, cell: LeaderboardCell) -> str:
+    """Say how a cell compares with the best of its column, for those who point at it."""
     seeds = "" if cell.entry.seeds == 1 else f", mean of {cell.entry.seeds} training seeds"
     if cell.entry.seed_std is not None:
         seeds += f" (deviation {100 * cell.entry.seed_std:.2f})"
     if cell.entry.members > 1:
         seeds += f", {cell.entry.members} epochs of a run together"
+
     if row.breaks_law:
         words = "not ranked"
     elif cell.mark == "best":
@@ -231,11 +267,10 @@ def _standing(row: Row, column: str, cell: Cell) -> str:
     return f"{row.label}, {column}: {words}{seeds}. Opens the card."
 
 
-def _apart(cell: Cell) -> str:
-    """Say how far ours is from the published number."""
-    difference, mean = cell.entry.difference, cell.entry.mean
-    if difference is None or mean is None:
+def _difference_words(cell: LeaderboardCell) -> str:
+    """Say by how much our number differs from the published one."""
+    difference = cell.entry.difference
+    if difference is None:
         return ""
     inside = "; the published number is inside our interval" if cell.entry.is_inside else ""
-    ours = plus_minus({"mean": mean, "ci95": cell.entry.ci95})
-    return f"{ours}, {100 * difference:+.2f} points{inside}"
+    return f"{plus_minus(cell.entry)}, {100 * difference:+.2f} points{inside}"

@@ -1,4 +1,4 @@
-"""The figures of a page, each with its words: title, caption, a description for those who cannot see it, numbers."""
+"""The figures of a page, each with a title, a caption, its numbers, and a text in its place."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from cfsl.presets.board import Board, Found
-from cfsl.report.clouds import Matrices, Pareto, matrices_of, paretos_of
-from cfsl.report.evidence import Evidence
+from cfsl.cards.collect import CardFile
+from cfsl.cards.evidence import Evidence
+from cfsl.report.board import Board
+from cfsl.report.curves import Lines, learning_curves, lines_of
+from cfsl.report.forgetting_and_costs import Matrices, Pareto, matrices_of, paretos_of
 from cfsl.report.leaderboard import Leaderboard
-from cfsl.report.series import Lines, learning_curves, lines_of
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ class Chart:
 def charts_of(
     every: Sequence[Board],
     ranked: Sequence[Leaderboard],
-    cards: Sequence[Found],
+    cards: Sequence[CardFile],
     evidence: Mapping[str, Evidence],
 ) -> list[Chart]:
     """Return every figure that there are cards for."""
@@ -58,16 +59,17 @@ def _lines(lines: Lines) -> Chart:
     from cfsl.report.altair_charts import lines_chart
 
     names = ", ".join(lines.series[:20])
-    who = "learner" if lines.by_learner else "tasks"
+    series = "learner" if lines.by_learner else "tasks"
     return Chart(
         id=lines.figure,
         title=lines.title,
         where=lines.where,
         caption=lines.caption,
-        alt=f"{lines.title}, {lines.where}: {lines.y_title or 'costs'} over {lines.x_title} for {names}",
+        alt=f"{lines.title}, {lines.where}: "
+        f"{lines.y_title or 'costs'} over {lines.x_title} for {names}",
         spec=lines_chart(lines),
         numbers=_numbers(
-            lines.rows, {"series": who, "panel": "panel", "x": lines.x_title, "text": "value"}
+            lines.rows, {"series": series, "panel": "panel", "x": lines.x_title, "text": "value"}
         ),
         panels=len(lines.panels),
         own_axes=not lines.shares_y,
@@ -81,8 +83,8 @@ def _matrices(matrices: Matrices) -> Chart:
         id="forgetting",
         title="Forgetting",
         where=matrices.where,
-        caption="Accuracy on each class group after each support set, from the answers. A column that grows darker "
-        "downwards is a group being forgotten.",
+        caption="Accuracy on each class group after each support set, from the answers. "
+        "A column that grows darker downwards is a group being forgotten.",
         alt="Heat maps of the accuracy on each class group after each support set, one a learner",
         spec=matrices_chart(matrices),
         numbers=_numbers(
@@ -108,8 +110,9 @@ def _pareto(pareto: Pareto) -> Chart:
         id="pareto",
         title="Accuracy, memory and operations",
         where=pareto.where,
-        caption="Filled marks are on the Pareto front: nobody is at least as good in accuracy, ATM and MACs and better "
-        "in one. The area grows with the MACs. Bars: 95 % over tasks. Upper bounds are left out.",
+        caption="Filled marks are on the Pareto front: "
+        "nobody is at least as good in accuracy, ATM and MACs and better in one. "
+        "The area grows with the MACs. Bars: 95 % over tasks. Upper bounds are left out.",
         alt="Accuracy over Across-Task Memory, with multiply-accumulates as the size of the marks",
         spec=pareto_chart(pareto),
         numbers=_numbers(

@@ -1,8 +1,9 @@
-"""Colours and lettering of the pictures: label colours that stay apart, text that needs no installed font.
+"""Colours and lettering of the pictures.
 
-The first eight label colours are the palette of Okabe and Ito ("Color Universal Design", 2008). Each further
-colour is the one farthest from all before it, for normal and for red-green-blind eyes. So hue and lightness
-both vary, and a label keeps its colour however many labels a task has.
+The first eight label colours are the palette of Okabe and Ito ("Color Universal Design", 2008).
+Each further colour is the one farthest from all before it, for normal and for red-green-blind eyes.
+So hue and lightness both vary, and a label keeps its colour however many labels a task has. Text
+needs no installed font.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ _LIGHTNESS = (0.36, 0.88)  # darker looks black, lighter is lost on a white page
 _CHROMA = (0.075, 0.24)  # less looks muddy beside a greyscale image, more glares
 _DARK_TEXT_ABOVE = 0.179  # the luminance at which black and white text have the same WCAG contrast
 
-# Machado, Oliveira and Fernandes, "A physiologically-based model for simulation of color vision deficiency",
-# 2009: full deuteranopia, on linear RGB.
+# Machado, Oliveira and Fernandes, "A physiologically-based model for simulation of color vision
+# deficiency", 2009: full deuteranopia, on linear RGB.
 _DEUTERANOPIA = np.array(
     [
         [0.367322, 0.860646, -0.227968],
@@ -89,8 +90,9 @@ def write_centred(
 
 
 def wrapped(text: str, size: int, width: int) -> list[str]:
-    """Break text at spaces into lines of at most this width; a longer word gets a line of its own."""
+    """Break text at spaces into lines of at most this width; a longer word has its own line."""
     lines: list[str] = []
+
     for paragraph in text.splitlines():
         line = ""
         for word in paragraph.split():
@@ -109,11 +111,13 @@ def _lettering(text: str, size: int, bold: bool) -> tuple[Image.Image, int]:
     font = _font(size * _SUPERSAMPLING)
     ascent, descent = font.getmetrics()
     text = text.translate(_PLAIN)
+
     mask = Image.new("L", (math.ceil(font.getlength(text)) + 2 * _SUPERSAMPLING, ascent + descent))
     weight = size * _SUPERSAMPLING / 60 if bold else 0
     ImageDraw.Draw(mask).text(
         (_SUPERSAMPLING, ascent), text, fill=255, font=font, anchor="ls", stroke_width=weight
     )
+
     digit_height = -font.getbbox("0", anchor="ls")[1]
     return mask.reduce(_SUPERSAMPLING), round((ascent - digit_height / 2) / _SUPERSAMPLING)
 
@@ -131,14 +135,17 @@ def _colour_table() -> tuple[Colour, ...]:
     """Go on from Okabe and Ito, each time with the candidate farthest from all colours so far."""
     axis = np.linspace(0, 255, _CUBE_STEPS).round()
     cube = np.stack(np.meshgrid(axis, axis, axis), axis=-1).reshape(-1, 3)
+
     lightness, a, b = _oklab(_linear(cube)).T
     usable = _between(lightness, _LIGHTNESS) & _between(np.hypot(a, b), _CHROMA)
     colours = np.concatenate([np.array(_OKABE_ITO, dtype=np.float64), cube[usable]])
+
     chosen = list(range(len(_OKABE_ITO)))
     # White joins as a colour to keep away from, since it is the page.
     nearest = _distances(colours, np.array([255.0, 255.0, 255.0]))
     for index in chosen:
         nearest = np.minimum(nearest, _distances(colours, colours[index]))
+
     while len(chosen) < _MOST_COLOURS:
         chosen.append(int(nearest.argmax()))
         nearest = np.minimum(nearest, _distances(colours, colours[chosen[-1]]))
@@ -154,7 +161,7 @@ def _between(
 def _distances(
     colours: Float[np.ndarray, "n rgb"], colour: Float[np.ndarray, " rgb"]
 ) -> Float[np.ndarray, " n"]:
-    """Return how far each colour is from one colour, for the eye that sees the smaller difference."""
+    """Return how far each colour is from one colour, for the eye that sees less difference."""
     many, one = _linear(colours), _linear(colour)
     normal = np.linalg.norm(_oklab(many) - _oklab(one), axis=-1)
     red_green_blind = np.linalg.norm(

@@ -1,11 +1,16 @@
-"""The report, served on this machine alone: built again when files change, and shown again by itself."""
+"""The report, served on this machine alone.
+
+It is built again when files change, and an open page follows.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import http.server
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from http import HTTPStatus
+from pathlib import Path
 from typing import Any
 
 LOOPBACK = "127.0.0.1"
@@ -70,3 +75,22 @@ def server(built: Built, port: int) -> http.server.ThreadingHTTPServer:
             """Say nothing: only the command line prints."""
 
     return http.server.ThreadingHTTPServer((LOOPBACK, port), Handler)
+
+
+def stamp_of(places: Sequence[Path]) -> str:
+    """Return a text that changes when a card, its answers or a sweep below these places does."""
+    digest = hashlib.sha256()
+    for place in places:
+        files = [place] if place.is_file() else sorted(place.rglob("*"))
+        for file in files:
+            if file.suffix in (".json", ".npz", ".png") and not file.name.startswith("."):
+                digest.update(_state(file).encode())
+    return digest.hexdigest()[:16]
+
+
+def _state(file: Path) -> str:
+    try:
+        state = file.stat()
+    except OSError:  # removed since it was listed
+        return ""
+    return f"{file} {state.st_mtime_ns} {state.st_size}\n"

@@ -1,6 +1,7 @@
 """How a learner looks in every figure: its colour and its marker, the same everywhere.
 
-Colours are those of Okabe and Ito, darkened or lightened until they stand out (3 : 1) from a white or a dark page.
+Colours are those of Okabe and Ito, darkened or lightened until they stand out (3 : 1) from a white
+or a dark page.
 Markers differ as well, so that nothing hangs on colour alone.
 """
 
@@ -56,16 +57,17 @@ _OWN: Mapping[str, Style] = {
     "proto_maml": Style(2, "square"),
     "champion": Style(7, "circle"),
 }
-"""The methods of paper 1 have a colour each; learners that often stand beside each other differ in both."""
+"""The methods of paper 1 have a colour each; frequent neighbours differ in colour and marker."""
 
 
 def styles(names: Iterable[str]) -> dict[str, Style]:
-    """Return the style of every name; learners of cfsl keep theirs whoever stands beside them."""
+    """Return the style of every name; a learner of cfsl has the same one in every figure."""
     shapes = list(_SHAPES)
     every = [
         Style(n % len(LIGHT), shapes[(n + n // 24) % len(shapes)])
         for n in range(len(LIGHT) * len(shapes))
     ]
+
     found: dict[str, Style] = {}
     for name in names:
         own = _OWN.get(name.split(" ")[0])
@@ -75,4 +77,5 @@ def styles(names: Iterable[str]) -> dict[str, Style]:
         found[name] = (
             own if own and own not in found.values() else next(free, every[len(found) % len(every)])
         )
+
     return found

@@ -12,8 +12,8 @@ from matplotlib.figure import Figure
 
 from cfsl.report.palette import INK, label_colours
 
-Row: TypeAlias = Mapping[str, Any]
-"""A trial as 'cfsl sweep --json' prints it: "values", "accuracy" and "ci95" (fractions), "best", "trial"."""
+Trial: TypeAlias = Mapping[str, Any]
+"""As 'cfsl sweep --json' prints it: "values", "accuracy", "ci95" (fractions), "best", "trial"."""
 
 _BLUE, _, _, _, _VERMILION = (tuple(part / 255 for part in colour) for colour in label_colours(5))
 _INK = tuple(part / 255 for part in INK)
@@ -25,13 +25,18 @@ _LEAST, _MOST = -2, 102
 
 
 def sweep_chart(
-    rows: Sequence[Row], method: str, title: str, centre: Mapping[str, Any], log: Sequence[str] = ()
+    rows: Sequence[Trial],
+    method: str,
+    title: str,
+    centre: Mapping[str, Any],
+    log: Sequence[str] = (),
 ) -> Figure:
-    """Return one panel a hyper-parameter; before them, for a search, one with the trials as they came.
+    """Return a panel for every hyper-parameter; a search has one before them, of trials in order.
 
-    A univariate sweep has a curve in every panel: the trials that differ from `centre` in nothing else. The panels of
-    other methods have all trials as dots, and a grid's also a curve through the best at each value. The axis of a
-    hyper-parameter is logarithmic if its values are geometric, or if `log` names it.
+    A univariate sweep has a curve in every panel: the trials that differ from `centre` in nothing
+    else. The panels of other methods have all trials as dots, and those of a grid also a curve
+    through the best at each value. The axis of a hyper-parameter is logarithmic if its values are
+    geometric, or if `log` names it.
     """
     done = [row for row in rows if row["accuracy"] is not None]
     names = list(centre)
@@ -62,7 +67,7 @@ def _panels(count: int) -> tuple[Figure, list[Any]]:
     return figure, grid[:count]
 
 
-def _alone(rows: Sequence[Row], name: str, centre: Mapping[str, Any]) -> list[Row]:
+def _alone(rows: Sequence[Trial], name: str, centre: Mapping[str, Any]) -> list[Trial]:
     """Return the trials that differ from the centre in this hyper-parameter alone."""
     rest = {other: value for other, value in centre.items() if other != name}
     return [
@@ -70,7 +75,7 @@ def _alone(rows: Sequence[Row], name: str, centre: Mapping[str, Any]) -> list[Ro
     ]
 
 
-def _draw_panel(panel: Any, name: str, rows: Sequence[Row], method: str, *, is_log: bool) -> None:
+def _draw_panel(panel: Any, name: str, rows: Sequence[Trial], method: str, *, is_log: bool) -> None:
     values = _ordered([row["values"][name] for row in rows])
     numeric = _are_numbers(values)
     places = [_place(value, values) for value in values]
@@ -79,37 +84,42 @@ def _draw_panel(panel: Any, name: str, rows: Sequence[Row], method: str, *, is_l
         max((row for row in rows if row["values"][name] == value), key=_accuracy)
         for value in values
     ]
+
     if method in ("grid", "univariate"):
         _draw_curve(panel, places, curve, joined=numeric)
     if method != "univariate":
         _draw_dots(panel, where, rows)
     _draw_star(panel, where, rows)
+
     if numeric and (is_log or _is_geometric(values)):
         panel.set_xscale("log")
     if not numeric or len(values) <= _MOST_TICKS:
         panel.set_xticks(places, [_text(value) for value in values], fontsize=8)
         panel.minorticks_off()
+
     panel.margins(x=0.12 if numeric else 0.3)
     panel.set_xlabel(name, fontsize=9)
     _finish(panel)
 
 
-def _draw_trials(panel: Any, rows: Sequence[Row]) -> None:
+def _draw_trials(panel: Any, rows: Sequence[Trial]) -> None:
     numbers = [row["trial"] for row in rows]
     panel.errorbar(
         numbers, _percents(rows), _widths(rows), fmt="none", ecolor=_BLUE, alpha=_PALE, elinewidth=1
     )
     _draw_dots(panel, numbers, rows)
     _draw_star(panel, numbers, rows)
+
     so_far = list(itertools.accumulate(_percents(rows), max))
     panel.step(numbers, so_far, where="post", color=_INK, linewidth=1, label="best so far")
+
     panel.legend(loc="lower right", fontsize=7, frameon=False)
     panel.xaxis.get_major_locator().set_params(integer=True)
     panel.set_xlabel("trial", fontsize=9)
     _finish(panel)
 
 
-def _draw_curve(panel: Any, places: Sequence[Any], rows: Sequence[Row], *, joined: bool) -> None:
+def _draw_curve(panel: Any, places: Sequence[Any], rows: Sequence[Trial], *, joined: bool) -> None:
     style = {
         "fmt": "o-" if joined else "o",
         "color": _BLUE,
@@ -120,31 +130,31 @@ def _draw_curve(panel: Any, places: Sequence[Any], rows: Sequence[Row], *, joine
     panel.errorbar(places, _percents(rows), _widths(rows), **style)
 
 
-def _draw_dots(panel: Any, places: Sequence[Any], rows: Sequence[Row]) -> None:
+def _draw_dots(panel: Any, places: Sequence[Any], rows: Sequence[Trial]) -> None:
     panel.plot(
         places, _percents(rows), "o", color=_BLUE, alpha=2 * _PALE, markersize=4, markeredgewidth=0
     )
 
 
-def _draw_star(panel: Any, places: Sequence[Any], rows: Sequence[Row]) -> None:
+def _draw_star(panel: Any, places: Sequence[Any], rows: Sequence[Trial]) -> None:
     for place, row in zip(places, rows, strict=True):
         if row["best"]:
             panel.plot([place], _percents([row]), "*", color=_VERMILION, markersize=12, zorder=5)
 
 
-def _accuracy(row: Row) -> float:
+def _accuracy(row: Trial) -> float:
     return float(row["accuracy"])
 
 
-def _percents(rows: Sequence[Row]) -> list[float]:
+def _percents(rows: Sequence[Trial]) -> list[float]:
     return [100 * _accuracy(row) for row in rows]
 
 
-def _widths(rows: Sequence[Row]) -> list[float]:
+def _widths(rows: Sequence[Trial]) -> list[float]:
     return [100 * (row["ci95"] or 0.0) for row in rows]
 
 
-def _mark_centre(panel: Any, name: str, rows: Sequence[Row], centre: Any) -> None:
+def _mark_centre(panel: Any, name: str, rows: Sequence[Trial], centre: Any) -> None:
     values = _ordered([row["values"][name] for row in rows])
     if centre in values:
         panel.axvline(_place(centre, values), linestyle=":", color="grey", linewidth=1, zorder=0)
@@ -176,7 +186,7 @@ def _place(value: Any, values: Sequence[Any]) -> Any:
 
 
 def _is_geometric(values: Sequence[int | float]) -> bool:
-    """Tell whether numbers in order are more evenly spaced by their ratios than by their differences."""
+    """Tell whether sorted numbers are spaced more evenly by ratios than by differences."""
     if len(values) < 3 or values[0] <= 0:
         return False
     numbers = np.array(values, dtype=np.float64)

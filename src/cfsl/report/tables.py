@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from cfsl.cards.card_rows import percent
 from cfsl.cards.published import PublishedCell
+from cfsl.cards.schema import Card, CardSummary
 from cfsl.metrics.accuracy import over_seeds
 
 
 @dataclass(frozen=True)
 class Entry:
-    """What is known of one learner in one column."""
+    """The accuracy of one learner in one column, and the published one."""
 
     mean: float | None
-    """Accuracy, over seeds if there are several; None if there is nothing."""
+    """Over seeds if there are several; None if there is no card."""
     ci95: float | None = None
     """Half the width of the 95 % interval over tasks; with several seeds, the mean of theirs."""
     seeds: int = 1
@@ -25,6 +25,7 @@ class Entry:
     """How many epochs of a run answer together."""
     published: PublishedCell | None = None
     why_not: str = ""
+    """Why there can be no card."""
 
     @property
     def difference(self) -> float | None:
@@ -36,48 +37,39 @@ class Entry:
     @property
     def is_inside(self) -> bool:
         """Whether the published number is inside our interval."""
-        return (
-            self.difference is not None
-            and self.ci95 is not None
-            and abs(self.difference) <= self.ci95
-        )
+        if self.difference is None or self.ci95 is None:
+            return False
+        return abs(self.difference) <= self.ci95
 
 
-def headline(card: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the metrics that a card is quoted by: those of the ensemble, where there is one, as the papers do."""
-    metrics: Mapping[str, Any] = (
-        card["ensemble"]["metrics"] if "ensemble" in card else card["metrics"]
-    )
-    return metrics
-
-
-def entry_of(
-    cards: Sequence[Mapping[str, Any]], published: PublishedCell | None, why_not: str = ""
-) -> Entry:
-    """Sum up the cards of one cell, one a training seed."""
+def entry_of(cards: Sequence[Card], published: PublishedCell | None, why_not: str = "") -> Entry:
+    """Sum up the cards of one learner in one column, one card for each training seed."""
     if not cards:
         return Entry(None, published=published, why_not=why_not)
-    accuracies = [headline(card)["accuracy"] for card in cards]
-    summary = over_seeds([accuracy["mean"] for accuracy in accuracies])
-    widths = [accuracy["ci95"] for accuracy in accuracies if accuracy["ci95"] is not None]
+
+    accuracies = [card.headline.accuracy for card in cards]
+    summary = over_seeds([accuracy.mean for accuracy in accuracies])
+    widths = [accuracy.ci95 for accuracy in accuracies if accuracy.ci95 is not None]
     ci95 = sum(widths) / len(widths) if widths else None
-    members = max(int(card["ensemble"]["members"]) if "ensemble" in card else 1 for card in cards)
+    members = max(1 if card.ensemble is None else card.ensemble.members for card in cards)
     return Entry(summary.mean, ci95, summary.count, summary.std, members, published)
 
 
-def plus_minus(summary: Mapping[str, Any]) -> str:
-    """Write the mean of a summary in percent, with its interval if it has one."""
-    return percent(summary["mean"], summary["ci95"]).replace("+-", "±") + " %"
+def plus_minus(accuracy: CardSummary | Entry) -> str:
+    """Write a mean in percent, with its interval if it has one."""
+    return percent(accuracy.mean, accuracy.ci95).replace("+-", "±") + " %"
 
 
 def text_table(
     title: str, columns: Sequence[str], rows: Mapping[str, Mapping[str, Entry]], width: int
 ) -> Iterator[str]:
-    """Lay a table out in lines no wider than `width`, in several blocks if there are many columns."""
+    """Lay a table out in lines no wider than `width`, in several blocks if need be."""
     yield title
+
     first = max(len(name) for name in [*rows, "  published"]) + 2
     cell = max(14, max(len(column) for column in columns) + 2)
     at_once = max(1, (width - first) // cell)
+
     for start in range(0, len(columns), at_once):
         part = columns[start : start + at_once]
         yield ""
@@ -91,7 +83,7 @@ def _lines(name: str, entries: Sequence[Entry | None]) -> Iterator[tuple[str, li
     yield name, [_ours(entry) for entry in entries]
     if any(entry is not None and entry.published is not None for entry in entries):
         yield "  published", [_theirs(entry) for entry in entries]
-        yield "  difference", [_apart(entry) for entry in entries]
+        yield "  difference", [_difference(entry) for entry in entries]
 
 
 def _ours(entry: Entry | None) -> str:
@@ -104,7 +96,7 @@ def _ours(entry: Entry | None) -> str:
 
 
 def together_mark(entry: Entry) -> str:
-    """Return what is put after a number that several epochs of a run have together: how many."""
+    """Return the mark of a number that several epochs of a run have together: how many they are."""
     return f" ({entry.members})" if entry.members > 1 else ""
 
 
@@ -117,7 +109,7 @@ def _theirs(entry: Entry | None) -> str:
     return f"{100 * entry.published.accuracy:.2f}{_MARKS[entry.published.status]}"
 
 
-def _apart(entry: Entry | None) -> str:
+def _difference(entry: Entry | None) -> str:
     if entry is None or entry.difference is None:
         return ""
     return f"{100 * entry.difference:+.2f}" + (" inside" if entry.is_inside else "")
@@ -125,6 +117,8 @@ def _apart(entry: Entry | None) -> str:
 
 TOGETHER = "(n): n epochs of a run answer together."
 LEGEND = (
-    "Accuracy in %, +- half the 95 % interval over tasks. inside: the published number is in our interval.",
-    "(s) superseded: the published number comes from a bug. (t) trend only. Why: 'cfsl results published'.",
+    "Accuracy in %, +- half the 95 % interval over tasks. "
+    "inside: the published number is in our interval.",
+    "(s) superseded: the published number comes from a bug. (t) trend only. "
+    "Why: 'cfsl results published'.",
 )

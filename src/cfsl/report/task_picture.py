@@ -1,8 +1,9 @@
 """One task as a picture: the support sets in order of time, then the target set.
 
-Every image stands in a frame of its label's colour under its label's number, so that colour is never the only
-cue. The layout is searched: the largest images that make a tidy picture of a size fit for a page; for huge
-tasks a larger picture, then thumbnails, and at last only the first images of each label, as the caption says.
+Every image stands in a frame of its label's colour under its label's number, so that colour is
+never the only cue. The layout is searched: the largest images that make a tidy picture of a size
+fit for a page; for huge tasks a larger picture, then thumbnails, and at last only the first images
+of each label, as the caption says.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class Panel:
 
 
 def draw_panels(panels: Sequence[Panel], *, heading: str, caption: str, labels: int) -> Image.Image:
-    """Draw support panels in order, bracketed by class group, then the target panel, which is the last one.
+    """Draw support panels in order, bracketed by class group, then the target panel, the last one.
 
     `labels` is the number of labels in the whole task. All images have one size.
     """
@@ -60,17 +61,21 @@ def draw_panels(panels: Sequence[Panel], *, heading: str, caption: str, labels: 
     size = max(width // 60, plan.style.text, 17)
     heading_lines = wrapped(heading, size * 5 // 4, width)
     caption_lines = wrapped(caption + _shown_note(panels, plan.keep), size, width)
+
     margin = plan.style.gap
     top = margin + 2 * size * len(heading_lines)
     bottom = top + plan.height + size
     height = bottom + size * 3 // 2 * len(caption_lines) + margin
+
     image = Image.new("RGB", (width + 2 * margin, height), _WHITE)
+
     for number, line in enumerate(heading_lines):
         write(
             image, (margin, margin + size // 2 + 2 * size * number), line, size * 5 // 4, bold=True
         )
     for number, line in enumerate(caption_lines):
         write(image, (margin, bottom + size * 3 * (2 * number + 1) // 4), line, size)
+
     _draw_body(
         image, panels, plan, (margin + (width - plan.width) // 2, top), label_colours(labels)
     )
@@ -107,6 +112,7 @@ class _Counts:
         sizes = [(len(labels), max(map(len, labels.values()))) for labels in places]
         height, width = panels[0].images.shape[2:]
         runs = [len(list(run)) for _, run in groupby(panel.group for panel in panels[:-1])]
+
         return cls(
             sets=len(panels) - 1,
             group_size=max(runs) if len(runs) > 1 else 1,
@@ -147,18 +153,21 @@ class _Style:
 
 
 class _Grid:
-    """A panel's rows of blocks, one for each label, and within a block the rows of that label's images."""
+    """A panel's rows of blocks, one for each label, and the rows of images within a block."""
 
     def __init__(self, style: _Style, size: _Pair, columns: int, shot_columns: int) -> None:
         labels, shots = size
         rows, shot_rows = math.ceil(labels / columns), math.ceil(shots / shot_columns)
         self.columns, self.shot_columns = columns, shot_columns
+
         images_width = shot_columns * (style.width + style.frame) + style.frame
         images_height = shot_rows * (style.height + style.frame) + style.frame
+
         self.block_width = max(images_width, style.number)
         self.pitch = self.block_width + style.between, style.strip + images_height + style.between
         self.width = columns * self.pitch[0] - style.between + 2 * style.pad
         self.height = style.title + rows * self.pitch[1] - style.between + 2 * style.pad
+
         self.blank = 1 - labels / (columns * rows)
         self.shot_blank = 1 - shots / (shot_columns * shot_rows)
         self.costs = self.height, self.blank, self.shot_blank
@@ -166,11 +175,12 @@ class _Grid:
 
     @classmethod
     def fitting(cls, style: _Style, size: _Pair, width: int) -> list[_Grid]:
-        """Return grids of at most this width, from narrow to wide, each lower or fuller than those before."""
+        """Return grids of at most this width, from narrow to wide, ever lower or fuller."""
         shapes = {
             (math.ceil(size[0] / rows), math.ceil(size[1] / shot_rows))
             for rows, shot_rows in product(range(1, size[0] + 1), range(1, size[1] + 1))
         }
+
         useful: list[_Grid] = []
         for grid in sorted(
             (cls(style, size, *shape) for shape in shapes), key=lambda grid: grid.width
@@ -178,6 +188,7 @@ class _Grid:
             outdone = any(all(map(operator.le, other.costs, grid.costs)) for other in useful)
             if grid.width <= width and not outdone:
                 useful.append(grid)
+
         return useful
 
 
@@ -189,16 +200,18 @@ class _Plan:
     ) -> None:
         self.style, self.per_row, self.keep = style, per_row, keep
         self.support, self.target = grids
+
         self.bracket = style.title if counts.group_size > 1 else 0
         self.row_height = self.bracket + self.support.height + style.gap
         self.row_width = per_row * (self.support.width + style.gap) - style.gap
         self.rows = math.ceil(counts.sets / per_row)
+
         self.set_blank = 1 - counts.sets / (self.rows * per_row)
         self.width = max(self.row_width, self.target.width)
         self.height = self.rows * self.row_height + style.gap + self.target.height
 
     def awkwardness(self) -> float:
-        """Weigh an odd shape, many rows of sets, blank places and unlike widths against each other."""
+        """Weigh an odd shape, many rows of sets, blank places and unequal widths together."""
         shape = math.log(self.width / self.height / _PLEASANT_ASPECT)
         unlike = abs(self.row_width - self.target.width) / self.width
         blank = (
@@ -207,6 +220,7 @@ class _Plan:
             + self.target.blank
             + self.target.shot_blank
         )
+
         return (
             max(shape / 2, -shape)
             + 0.3 * math.log(self.rows)
@@ -215,14 +229,14 @@ class _Plan:
         )
 
     def is_tidy(self) -> bool:
-        """Tell whether labels and support sets fill their rectangles, and sets stand in rows of several."""
+        """Tell whether labels and sets fill their rectangles, and sets stand in rows of several."""
         filled = not (self.support.blank or self.support.shot_blank or self.target.shot_blank)
         in_rows = self.set_blank < _TIDY_BLANK and (self.per_row >= 3 or self.rows == 1)
         return filled and in_rows and not self.support.is_upright
 
 
 def _choose_plan(counts: _Counts) -> _Plan:
-    """Return the least awkward plan with the largest images that fit, and with all images if they fit."""
+    """Return the tidiest plan with the largest images that fit, and all images if they fit."""
     keep = max(counts.support[1], min(counts.target[1], _MOST_TARGETS // counts.target[0]))
     while True:
         last_resort = ((_PAGES[1][0], _NO_LIMIT),) if keep == 1 else ()
@@ -242,9 +256,11 @@ def _plans(counts: _Counts, style: _Style, page: _Pair, keep: int, tidy: bool) -
     support, target = (
         (labels, min(shots, keep)) for labels, shots in (counts.support, counts.target)
     )
+
     targets = _Grid.fitting(style, target, page[0])
     size, groups = counts.group_size, math.ceil(counts.sets / counts.group_size)
     whole_groups = {math.ceil(groups / rows) * size for rows in range(1, groups + 1)}
+
     for per_row in whole_groups | {math.ceil(size / rows) for rows in range(1, size + 1)}:
         share = (page[0] + style.gap) // per_row - style.gap
         for grids in product(_Grid.fitting(style, support, share), targets):
@@ -260,14 +276,16 @@ def _draw_body(
     corner: _Pair,
     colours: Sequence[Colour],
 ) -> None:
-    """Draw the support sets, with the arrow of time before each but the first, a rule, and the target set."""
+    """Draw the support sets, with arrows of time between them, a rule, and the target set."""
     draw, gap, (left, top) = ImageDraw.Draw(image), plan.style.gap, corner
     start = left + (plan.width - plan.row_width) // 2
     columns = [start + column * (plan.support.width + gap) for column in range(plan.per_row)]
     rows = [top + row * plan.row_height + plan.bracket for row in range(plan.rows)]
     corners = [(x, y) for y in rows for x in columns][: len(panels) - 1]
+
     if plan.bracket:
         _draw_brackets(image, panels[:-1], plan, corners)
+
     for number, (x, y) in enumerate(corners):
         _draw_panel(image, panels[number], plan, plan.support, (x, y), colours)
         if number:
@@ -276,9 +294,11 @@ def _draw_body(
             draw.polygon(
                 [(tip, middle), (tip - head, middle - head), (tip - head, middle + head)], _ARROW
             )
+
     bottom = top + plan.rows * plan.row_height
     for x in range(left, left + plan.width, 12):
         draw.line((x, bottom, x + 5, bottom), _ARROW, 2)
+
     target_corner = left + (plan.width - plan.target.width) // 2, bottom + gap
     _draw_panel(image, panels[-1], plan, plan.target, target_corner, colours)
 
@@ -289,6 +309,7 @@ def _draw_brackets(
     """Lay one ground under the support sets of a class group, as far as they stand in one row."""
     draw, text, edge = ImageDraw.Draw(image), plan.style.text, plan.style.gap // 5
     places = [(panel.group or 0, y, x) for panel, (x, y) in zip(supports, corners, strict=True)]
+
     for (group, y), run in groupby(places, lambda place: place[:2]):
         lefts = [x for _, _, x in run]
         right = lefts[-1] + plan.support.width
@@ -306,20 +327,23 @@ def _draw_panel(
     corner: _Pair,
     colours: Sequence[Colour],
 ) -> None:
-    """Draw the border, the title, and a block for each label: its number on a strip, its images below."""
+    """Draw border and title, and a block for each label: its number, its images below."""
     draw, style, (left, top) = ImageDraw.Draw(image), plan.style, corner
     box = (left, top, left + grid.width - 1, top + grid.height - 1)
     draw.rounded_rectangle(box, style.text // 3, _WHITE, _BORDER, 1)
     title_start = left + style.pad, top + (style.pad + style.title) // 2
     write(image, title_start, panel.title, style.text * 9 // 8, bold=True)
+
     for number, (label, places) in enumerate(panel.by_label().items()):
         row, column = divmod(number, grid.columns)
         x = left + style.pad + column * grid.pitch[0]
         y = top + style.pad + style.title + row * grid.pitch[1]
+
         colour = colours[label]
         draw.rectangle((x, y, x + grid.block_width - 1, y + style.strip), colour)
         middle = x + grid.block_width // 2, y + style.strip // 2 + 1
         write_centred(image, middle, str(label), style.text, text_colour_on(colour))
+
         for shot, place in enumerate(places[: plan.keep]):
             shot_row, shot_column = divmod(shot, grid.shot_columns)
             shot_x = x + shot_column * (style.width + style.frame)

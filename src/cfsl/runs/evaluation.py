@@ -6,8 +6,9 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from cfsl.cards.card import Card, measurements, without_seconds
+from cfsl.cards.card import measurements, without_seconds
 from cfsl.cards.environment import environment
+from cfsl.cards.schema import Card
 from cfsl.data.manifest import Manifest
 from cfsl.data.tasks import Tasks
 from cfsl.harness.cost import measure_macs, measure_peak_memory
@@ -69,7 +70,7 @@ def card_of(
 ) -> Card:
     """Return the card of a run with these rounded answers; costs are measured on its first task."""
     notes, training_seconds = without_seconds(checkpoint)
-    return {
+    content = {
         "learner": {"name": name, **described(learner)},
         "transductive": bool(getattr(learner, "transductive", False)),
         "breaks_law": bool(getattr(learner, "breaks_law", False)),
@@ -84,6 +85,7 @@ def card_of(
         "circumstances": {"seconds": seconds, "environment": environment(conditions.device)}
         | training_seconds,
     }
+    return Card.of(content)
 
 
 def described(learner: Any) -> dict[str, Any]:

@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from cfsl.cards.card import Card, measurements
+from cfsl.cards.card import measurements
+from cfsl.cards.schema import Card, CardMacs
 from cfsl.harness.evaluate import Conditions, evaluate_under
 from cfsl.harness.trace import Trace
 from cfsl.harness.workers import Workers
@@ -57,9 +58,11 @@ def perform(
     performed = card_of_run(
         run, weights, conditions, members, seconds=seconds, with_ensemble=with_ensemble
     )
-    if "ensemble" in performed.card:
-        performed.card["circumstances"]["ensemble_seconds"] = ensemble_seconds
-    return performed
+    card = performed.card
+    if card.ensemble is None:
+        return performed
+    circumstances = card.circumstances.content() | {"ensemble_seconds": ensemble_seconds}
+    return performed._replace(card=card.replace(circumstances=circumstances))
 
 
 def card_of_run(
@@ -87,23 +90,20 @@ def card_of_run(
         checkpoint=weights.notes(),
         seconds=seconds,
     )
+    card = card.replace(run=run.identity(), run_hash=run.hash, profile=run.profile)
     if run.members > 1 if with_ensemble is None else with_ensemble:
         answers["ensemble"] = rounded(answers_of(ensemble(list(members), run.average)))
-        card["ensemble"] = _ensemble(run, weights, answers["ensemble"], card["macs"])
-
-    stated = {"run": run.identity(), "run_hash": run.hash, "profile": run.profile}
-    return Performed(card | stated, answers)
+        card = card.replace(ensemble=_ensemble(run, weights, answers["ensemble"], card.macs))
+    return Performed(card, answers)
 
 
-def _ensemble(
-    run: RunSpec, weights: Weights, answers: Answers, macs: dict[str, Any]
-) -> dict[str, Any]:
+def _ensemble(run: RunSpec, weights: Weights, answers: Answers, macs: CardMacs) -> dict[str, Any]:
     return {
         "members": run.members,
         "average": run.average,
         "epochs": weights.best_epochs(run.members),
         "metrics": measurements(answers),
-        "macs": {part: run.members * macs[part] for part in _COUNTED},
+        "macs": {part: run.members * getattr(macs, part) for part in _COUNTED},
     }
 
 
@@ -123,5 +123,13 @@ def perform_training(
     """
     learner, data = built(spec.learner), data_of(spec.data)
     return train(
-        learner, spec.training, data, folder, watch, device, threads, accelerate, start=start
+        learner,
+        spec.training,
+        data,
+        folder,
+        watch,
+        device=device,
+        threads=threads,
+        accelerate=accelerate,
+        start=start,
     )

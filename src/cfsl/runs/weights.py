@@ -17,8 +17,14 @@ from cfsl.learners.base import Meta, first_weights
 from cfsl.learners.registry import LEARNERS, NO_WEIGHTS
 from cfsl.runs.run_spec import DataSpec, LearnerSpec, TrainSpec, WeightsFile, trainer_of
 from cfsl.spec import FrozenSpec
-from cfsl.training.loop import LAST, best_epochs, best_weights, notes_of, read_weights
 from cfsl.training.ready import PREFIX, ready_for, ready_named, require_unseen
+from cfsl.training.run_folder import (
+    LAST,
+    best_epochs,
+    best_weights,
+    notes_of_run,
+    read_weights,
+)
 from cfsl.training.training_spec import Training
 
 _FITTED_TO_TASK = ("rates.", "scales.", "head.", "critic.", "targets.")
@@ -41,7 +47,7 @@ class Weights:
 
     def notes(self) -> dict[str, Any] | None:
         """Return what the training run wrote about itself."""
-        return None if self.path is None else notes_of(self.path)
+        return None if self.path is None else notes_of_run(self.path)
 
     def best_epochs(self, count: int) -> list[int]:
         """Return the best epochs of the training run, best first."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from cfsl.cards.card import Card
+from cfsl.cards.card import Content
 from cfsl.cards.compare import SIGNIFICANT
 from cfsl.cards.environment import environment
 from cfsl.data.tasks import Tasks
@@ -70,7 +70,7 @@ def choice_card(
     options: str,
     tasks: Tasks,
     notes: Mapping[str, Any] | None,
-) -> Card:
+) -> Content:
     """Return the card of a choice: all that was tried, and what to put on the command line."""
     best = next(one for one in tried if one.best)
     return {

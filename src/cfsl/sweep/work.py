@@ -113,12 +113,11 @@ def _tried(
 def _read(run: RunSpec, bench_folder: BenchFolder) -> tuple[float, dict[str, Any]]:
     path = bench_folder.card(run)
     card = read_card(path)
-    metrics = card["metrics"]
-    return metrics["accuracy"]["mean"], {
-        "ci95": metrics["accuracy"]["ci95"],
-        "atm": metrics["atm"]["total"],
-        "macs_adaptation": card["macs"]["adaptation"],
-        "macs_prediction": card["macs"]["prediction"],
+    return card.metrics.accuracy.mean, {
+        "ci95": card.metrics.accuracy.ci95,
+        "atm": card.metrics.atm.total,
+        "macs_adaptation": card.macs.adaptation,
+        "macs_prediction": card.macs.prediction,
         "card": path.relative_to(bench_folder.path.parent).as_posix(),
     }
 

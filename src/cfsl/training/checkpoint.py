@@ -1,4 +1,4 @@
-"""Checkpoints: one safetensors file with everything needed to go on, written whole or not at all."""
+"""Checkpoint files: tensors and notes in one safetensors file, written whole or not at all."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from cfsl.errors import CheckpointError
 from cfsl.files import written_whole
 from cfsl.nets import in_channels_last
 
-FORMAT = "cfsl-checkpoint-1"
+_FORMAT = "cfsl-checkpoint-1"
 T = TypeVar("T")
 
 
 def write_checkpoint(path: Path, tensors: Mapping[str, Tensor], notes: Mapping[str, Any]) -> None:
     """Write tensors and notes (JSON values) as one file."""
-    metadata = {"format": FORMAT, "notes": json.dumps(notes, sort_keys=True)}
+    metadata = {"format": _FORMAT, "notes": json.dumps(notes, sort_keys=True)}
     plain = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
+
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with written_whole(path) as part:
-            part.write_bytes(
-                save(plain, metadata)
-            )  # save_file has a temporary file of its own, which a kill leaves
+            # Not save_file: it has a temporary file of its own, which stays if it is killed.
+            part.write_bytes(save(plain, metadata))
     except (OSError, SafetensorError) as error:
         raise CheckpointError(
             f"{path} cannot be written: {error}. Earlier checkpoints are untouched."
@@ -38,29 +38,34 @@ def write_checkpoint(path: Path, tensors: Mapping[str, Tensor], notes: Mapping[s
 
 def read_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Read tensors and notes; no code is ever loaded."""
-    return _read(path, lambda file: {name: file.get_tensor(name) for name in file.keys()})  # noqa: SIM118 - no dict
+    return _read(path, _all_tensors)
 
 
 def read_notes(path: Path) -> dict[str, Any]:
-    """Read the notes only, which takes no time; a file that was cut short is refused all the same."""
+    """Read the notes without the tensors; a file that was cut short is refused all the same."""
     return _read(path, lambda file: None)[1]
 
 
-def _read(path: Path, take: Callable[[Any], T]) -> tuple[T, dict[str, Any]]:
+def _all_tensors(file: Any) -> dict[str, Tensor]:
+    return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no dict
+
+
+def _read(path: Path, read_from: Callable[[Any], T]) -> tuple[T, dict[str, Any]]:
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
-            taken = take(file)
+            content = read_from(file)
         notes = json.loads(metadata["notes"])
     except (OSError, SafetensorError, KeyError, ValueError) as error:
         raise CheckpointError(
             f"{path} is not a whole checkpoint ({error}); delete it, or name another"
         ) from error
-    if metadata.get("format") != FORMAT:
+
+    if metadata.get("format") != _FORMAT:
         raise CheckpointError(
-            f"{path} has format {metadata.get('format')}; this version reads {FORMAT}"
+            f"{path} has format {metadata.get('format')}; this version reads {_FORMAT}"
         )
-    return taken, notes
+    return content, notes
 
 
 def unflatten(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Any]:
@@ -77,7 +82,7 @@ def unflatten(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Any]:
 
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """Return an optimizer's memory by 'optimizer/<parameter>/<name>'."""
+    """Return the tensors of an optimizer's state by 'optimizer/<parameter>/<name>'."""
     state = optimizer.state_dict()["state"]
     return {
         f"optimizer/{i}/{name}": value
@@ -88,7 +93,7 @@ def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
 
 
 def restore_optimizer(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> None:
-    """Give an optimizer its memory back, in the layout of its weights and on their device."""
+    """Give an optimizer its state back, in the layout of its weights and on their device."""
     saved = optimizer.state_dict()
     saved["state"] = {
         int(i): in_channels_last(slots) for i, slots in unflatten(tensors, "optimizer").items()

@@ -1,4 +1,4 @@
-"""What a training run tells those who watch it."""
+"""The events of a training run, which it reports to whoever watches it."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import TypeAlias
 
 from cfsl.training.training_spec import Schedule
 
-_REPORTS = 10
+_REPORTS_AN_EPOCH = 10
 
 
 @dataclass(frozen=True)
 class Started:
-    """The first update is about to be made."""
+    """The run is about to make its first update, or to go on."""
 
     update: int
-    """Updates made before: 0, unless a run goes on that was stopped."""
+    """Updates made before: 0, unless a stopped run goes on."""
     accuracy: float | None
-    """On the validation tasks, of the last epoch before; None if there is none."""
+    """Validation accuracy of the last epoch before; None if there is none."""
 
 
 @dataclass(frozen=True)
@@ -30,17 +30,22 @@ class Update:
     """Updates so far."""
     loss: float
     rate: float
-    """Of learning."""
+    """The learning rate."""
     per_second: float
-    """Tasks (in pretraining: images) per second, in this epoch so far; validation is not counted."""
+    """Tasks (in pretraining: images) per second, in this epoch so far, without validation."""
 
 
 @dataclass
 class Epoch:
-    """An epoch ended and was validated. It is not on disk yet: a log that is written now has no gap after a crash."""
+    """An epoch ended and was validated.
+
+    It is not on disk yet: a log that is written now has no gap after a crash.
+    """
 
     epoch: int
+    """From 0."""
     loss: float
+    """The mean over its updates."""
     accuracy: float
     """On the validation tasks."""
     seconds: float
@@ -53,6 +58,7 @@ class Saved:
 
     epoch: Epoch
     update: int
+    """Updates so far."""
 
 
 Event: TypeAlias = Started | Update | Epoch | Saved
@@ -60,12 +66,12 @@ Watcher: TypeAlias = Callable[[Event], None]
 
 
 class Reports:
-    """Sums up updates, for logs: at most ten reports an epoch, the last one at its end."""
+    """Condenses updates for a log: at most ten reports an epoch, the last one at its end."""
 
     def __init__(self, schedule: Schedule) -> None:
-        """Report by the length of the schedule's epochs."""
+        """Space the reports by the length of the schedule's epochs."""
         self._updates = schedule.updates
-        self._every = ceil(schedule.updates / _REPORTS)
+        self._every = ceil(schedule.updates / _REPORTS_AN_EPOCH)
         self._losses: list[float] = []
 
     def add(self, update: Update) -> Update | None:
@@ -73,6 +79,7 @@ class Reports:
         self._losses.append(update.loss)
         if update.update % self._updates % self._every:
             return None
+
         mean = sum(self._losses) / len(self._losses)
         self._losses = []
         return replace(update, loss=mean)

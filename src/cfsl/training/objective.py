@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
-from jaxtyping import Float, Float32, Int64
+from jaxtyping import Float32, Int64
 from torch import Tensor
 from torch.nn import functional
 

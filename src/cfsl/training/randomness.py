@@ -1,4 +1,7 @@
-"""The random numbers of training: a function of seed, purpose and update, so that resuming needs no generator saved."""
+"""The random numbers of training: a function of seed, purpose and number of the update.
+
+So a run that goes on needs no generator that was saved.
+"""
 
 from __future__ import annotations
 

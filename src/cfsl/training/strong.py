@@ -1,19 +1,23 @@
 """The recipe 'strong': the MAML family, trained in stages to what the papers printed or better.
 
-The published schedule makes 125,000 updates through a network of 100 million multiply-accumulates an image: 76 to 448
-core hours a cell. Here the parts are learned one after another, each by what teaches it most in a minute:
+The published schedule makes 125,000 updates through a network of 100 million multiply-accumulates
+an image: 76 to 448 core hours a cell. Here the parts are learned one after another, each by what
+teaches it most in a minute:
 
-    1. start        the embedding and the small net as one network, by wide one-shot episodes (see `metric_start.py`)
-    2. inner loop   first weights, rates and rows of the small net and its head, on tasks of three support sets; the
-                    embedding is frozen, so that every training image is embedded once, in eight positions
+    1. start        the embedding and the small net as one network, by wide one-shot episodes
+                    (see `metric_start.py`)
+    2. inner loop   first weights, rates and rows of the small net and its head, on tasks of three
+                    support sets; the embedding is frozen, so that every training image is embedded
+                    once, in eight positions
     3. column       the same on the tasks of the column, from the weights of stage 2
-    4. critic       SCA, from the weights of MAML++ High-End in its column; its critic says nothing at first
+    4. critic       SCA, from the weights of MAML++ High-End in its column; the critic's step is
+                    zero at first
 
-MAML++ Low-End has no embedding that could be frozen. Its network starts as that of ProtoNets; then come stages 2 and 3
-with the whole network.
+MAML++ Low-End has no embedding that could be frozen. Its network starts as that of ProtoNets; then
+come stages 2 and 3 with the whole network.
 
-A stage is a `Training` whose `start` is the stage before. Stage 1 is done once for all columns, and stage 2 once for
-type C, whose labels stand for several classes, and once for all others.
+A stage is a `Training` whose `start` is the stage before. Stage 1 is done once for all columns, and
+stage 2 once for type C, whose labels stand for several classes, and once for all others.
 """
 
 from __future__ import annotations
@@ -32,9 +36,8 @@ from cfsl.training.training_spec import (
 )
 
 
-
 class Memory(NamedTuple):
-    """Which layer of the small net is to remember a task, and how an inner loop of that kind is learned."""
+    """The layer of the small net that remembers a task, and how its inner loop is learned."""
 
     first_inner_rates: FirstRates
     zero_head: bool
@@ -47,11 +50,12 @@ class Memory(NamedTuple):
 HEAD = Memory(
     (("conv", 0.012), ("head", 0.5), ("squeeze1", 0.3), ("squeeze2", 0.3)), True, 4e-3, 1e-2
 )
-"""The head remembers, by the 48 features of the small net, which stage 1 has learned and which change little."""
+"""The head remembers. Its inputs are the 48 features of the small net, which change little."""
 CONVOLUTION = Memory(
     (("conv", 1.2), ("head", 0.03), ("squeeze1", 0.1), ("squeeze2", 0.1)), False, 2e-2, 2e-2
 )
-"""The convolution remembers, by the 320 channels of the embedding: a label of several classes needs the room."""
+"""The convolution remembers. Its filters' inputs have more dimensions than the features, which a
+label that stands for several classes needs."""
 _RATES_OF_LOW_END = (("head", 0.5),)
 _CONV_4 = {"metric": "cosine", "net.order": "conv-norm-act", "net.widths": [48] * 4}
 """ProtoNets with the network of MAML++ Low-End."""
@@ -63,9 +67,10 @@ _FEWEST_UPDATES = 600
 
 
 def start(epochs: int = 6, updates: int = 600) -> Training:
-    """Return stage 1: episodes of 40 classes x 3 images that take turns, half of the classes look-alikes.
+    """Return stage 1: episodes of 40 classes x 3 images that take turns as the support image.
 
-    Quarter turns make three further classes of each. Mirror images stay unseen, for the inner loop (`_on_table`).
+    Half of the classes of an episode look like the other half. Quarter turns make three further
+    classes of each class. Mirror images stay unseen, for the inner loop (`_on_table`).
     """
     return Training(
         episodes=TaskSpec.few_shot(n_way=40, k_shot=1, k_target=2),
@@ -110,6 +115,7 @@ def sca(task: TaskSpec) -> Training:
 def maml_low(task: TaskSpec) -> Training:
     """Return a short stage 1, then stage 2, and for other tasks the third."""
     task_of_start = _task_of_start(task)
+
     if task == task_of_start:
         protonets = Start(
             learner="protonet", changes=_CONV_4, training=start(epochs=4, updates=200)
@@ -122,7 +128,7 @@ def maml_low(task: TaskSpec) -> Training:
 
 
 def on_photographs(training: Training) -> Training:
-    """Return stages for photographs, which are cropped and coloured, and the same thing in a mirror."""
+    """Return the same stages for photographs: cropped, coloured and mirrored, but never turned."""
     augmentation = Augmentation() if training.embedding == "frozen" else PHOTOGRAPHIC
     earlier = training.start
     if earlier is not None:
@@ -145,11 +151,13 @@ def _updates(task: TaskSpec) -> int:
 
 
 def _on_table(task: TaskSpec, updates: int, start: Start) -> Training:
-    """Return updates of two tasks each, on a table of the frozen embedding's maps.
+    """Return a stage whose updates see two tasks each, from a table of the frozen embedding's maps.
 
-    Mirror images are among them: classes that stage 1 has never seen, and whose maps are less clear.
+    Mirror images are among them. They are classes that stage 1 has never seen, so that their maps
+    are as unclear as those of test classes.
     """
     memory = memory_for(task)
+
     return Training(
         episodes=task,
         validation=task,
@@ -174,7 +182,7 @@ def _on_table(task: TaskSpec, updates: int, start: Start) -> Training:
 
 
 def _on_images(task: TaskSpec, updates: int, start: Start) -> Training:
-    """Return updates of two tasks each, for a whole network that adapts."""
+    """Return a stage whose updates see two tasks each, for a whole network that adapts."""
     training = _on_table(task, updates, start)
     schedule = training.schedule.replace(rate=0.01, vector_rate=1e-3)
     augmentation = MILD.replace(quarter_turns=True)

@@ -1,4 +1,4 @@
-"""A log for TensorBoard, which goes on without a step twice or missing when a run does."""
+"""A log for TensorBoard; when a stopped run goes on, no step is in it twice or missing."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cfsl.errors import CfslError
 from cfsl.training.events import Epoch, Event, Reports, Started, Update, Watcher
 from cfsl.training.training_spec import Training
 
-FOLDER = "tensorboard"
+_FOLDER = "tensorboard"
 
 
 def require_tensorboard() -> None:
@@ -21,8 +21,8 @@ def require_tensorboard() -> None:
 
 @contextlib.contextmanager
 def tensorboard_log(folder: Path, training: Training) -> Iterator[Watcher]:
-    """Give a watcher that writes loss, rate, speed and validation accuracy to a folder within the run's."""
-    log = _Log(folder / FOLDER, training)
+    """Yield a watcher that writes loss, rate, speed and validation accuracy to the run's folder."""
+    log = _Log(folder / _FOLDER, training)
     try:
         yield log
     finally:
@@ -30,7 +30,7 @@ def tensorboard_log(folder: Path, training: Training) -> Iterator[Watcher]:
 
 
 class _Log:
-    """Writes as it is told; the step of a scalar is how many updates were made."""
+    """Writes events as scalars; the step of a scalar is the number of updates so far."""
 
     def __init__(self, folder: Path, training: Training) -> None:
         self._folder, self._schedule = folder, training.schedule
@@ -40,7 +40,7 @@ class _Log:
 
     def __call__(self, event: Event) -> None:
         if isinstance(event, Started):
-            # What a killed run wrote after its last checkpoint is made anew.
+            # Updates after the last checkpoint of a killed run are made, and logged, again.
             self._writer = _writer_class()(str(self._folder), purge_step=event.update + 1)
         elif isinstance(event, Update):
             self._write_update(self._reports.add(event))
@@ -50,10 +50,11 @@ class _Log:
             self._writer.flush()
 
     def _write_update(self, report: Update | None) -> None:
-        if report is not None:
-            scalars = {"loss": report.loss, "rate": report.rate, self._speed: report.per_second}
-            for name, value in scalars.items():
-                self._writer.add_scalar(name, value, report.update)
+        if report is None:
+            return
+        scalars = {"loss": report.loss, "rate": report.rate, self._speed: report.per_second}
+        for name, value in scalars.items():
+            self._writer.add_scalar(name, value, report.update)
 
     def close(self) -> None:
         """Write what is not written yet."""

@@ -19,7 +19,7 @@ from cfsl.engine.ray.file_bundle import Checkpoint, Parcel, files_in, packed, un
 from cfsl.engine.steps import CardStep, PartialResultStep, Step, TrainStep, partial_steps_of
 from cfsl.errors import DataError
 from cfsl.runs.run_spec import DataSpec, TrainSpec
-from cfsl.training.loop import LAST
+from cfsl.training.run_folder import LAST
 
 _RUNS_IN_STORE = 32
 """Training runs that are kept in the object store; one that is asked for again later is put there again."""

@@ -30,7 +30,7 @@ from cfsl.engine.ray.file_bundle import Parcel, files_in, packed, unpack
 from cfsl.engine.ray.messages import Reports, TrainingReports
 from cfsl.engine.schedule import Failed
 from cfsl.engine.steps import CardStep, PartialResultStep, Step, TrainStep
-from cfsl.training.loop import LAST
+from cfsl.training.run_folder import LAST
 
 
 class Order(NamedTuple):

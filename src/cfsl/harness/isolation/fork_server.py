@@ -1,4 +1,4 @@
-"""The template process, which workers are forked from, and our handle on it. `isolate.py` says what they are for."""
+"""The template process that workers are forked from, and our handle on it (see `isolate.py`)."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM
 
 
 class Template:
-    """The process that workers are forked from. It knows torch, cfsl, weights and a pickle; never an image."""
+    """The process that workers are forked from; it never sees an image."""
 
     def __init__(self) -> None:
-        """Start it; it needs some seconds, and nobody waits for it before the first call."""
+        """Start it. That takes some seconds; only the first call waits for it."""
         if not hasattr(os, "fork"):
             raise CfslError(
                 "isolated runs need a system that can fork processes; take isolation 'none' here"
@@ -43,6 +43,7 @@ class Template:
                 "the script that defines the learner evaluates it when it is imported; "
                 "put what it does under: if __name__ == '__main__':"
             )
+
         self._control, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(
@@ -83,8 +84,10 @@ class Template:
                     with contextlib.suppress(BrokenPipeError):  # what ended it may be in its answer
                         send(ours, head, tree)
                     answer = receive(ours)
+
             self._control.sendall(_END)
             (code,) = _STATUS.unpack(exactly(self._control, _STATUS.size))
+
         if answer is None:
             raise LearnerError(f"{call} gave no answer: its worker process {_ending(code)}")
         return answer
@@ -109,18 +112,16 @@ def serve(descriptor: int) -> NoReturn:
         torch.set_num_threads(1)
         torch.set_num_interop_threads(1)
         sys.dont_write_bytecode = True
-        for module in (
-            "numpy.random",
-            *(entry.place.partition(":")[0] for entry in LEARNERS.values()),
-        ):
-            with contextlib.suppress(
-                ImportError
-            ):  # a worker will say what is wrong, if it needs this one
+        modules = (entry.place.partition(":")[0] for entry in LEARNERS.values())
+        for module in ("numpy.random", *modules):
+            # A worker will say what is wrong, if it needs this one.
+            with contextlib.suppress(ImportError):
                 importlib.import_module(module)
+
         control, kit = socket.socket(fileno=descriptor), None
-        signal.signal(
-            signal.SIGTERM, signal.SIG_IGN
-        )  # from here on it ends with `control`, and ends its worker
+        # From here on it ends with `control`, and ends its worker.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
         while True:
             order, given, _, _ = socket.recv_fds(control, 1, 1)
             if order == _HOLD:
@@ -144,11 +145,17 @@ def serve(descriptor: int) -> NoReturn:
 
 
 def _program(descriptor: int) -> str:
-    return f"import sys; sys.path[:] = {sys.path!r}; from cfsl.harness.isolation.fork_server import serve; serve({descriptor})"
+    return (
+        f"import sys; sys.path[:] = {sys.path!r}; "
+        f"from cfsl.harness.isolation.fork_server import serve; serve({descriptor})"
+    )
 
 
 def _stop(process: subprocess.Popen[bytes], control: socket.socket) -> None:
-    """Hang up, upon which the template ends its worker and itself (a signal ends one that is still starting)."""
+    """Close the connection: the template then ends its worker and itself.
+
+    A template that is still starting is ended by the signal.
+    """
     with contextlib.suppress(OSError):
         control.shutdown(socket.SHUT_RDWR)
     control.close()
@@ -161,7 +168,7 @@ def _stop(process: subprocess.Popen[bytes], control: socket.socket) -> None:
 
 
 def _ended(worker: int) -> int:
-    """End a worker and all that it has started; return how it ended, which may have been long ago."""
+    """End a worker and all that it has started, if it has not ended; return its exit code."""
     for end in (os.killpg, os.kill):
         with contextlib.suppress(ProcessLookupError, PermissionError):
             end(worker, signal.SIGKILL)

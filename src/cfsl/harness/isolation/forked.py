@@ -1,4 +1,4 @@
-"""A worker process: it makes the learner, answers one call, and ends. `isolate.py` says what workers are for."""
+"""A worker process: it makes the learner, answers one call, and ends (see `isolate.py`)."""
 
 from __future__ import annotations
 
@@ -60,16 +60,18 @@ def _alone_with(descriptor: int) -> socket.socket:
 
 
 def _answer(connection: socket.socket, kit: Kit) -> Any:
-    """Make the learner, and only then read what it is asked: its module has nothing to see when it is imported."""
+    """Make the learner, then read the call: when its module is imported there is nothing to see."""
     learner = kit.rebuilt()
     run = StrictRun(learner, kit.meta, embedded=kit.head["embedded"], thorough_tasks=0)
     watch_process(type(learner).__name__)
+
     header, body = receive(connection)
     head = json.loads(header)
     info = TaskInfo(**head["info"] | {"image_shape": tuple(head["info"]["image_shape"])})
     tree = read(head["tree"], io.BytesIO(body))
     plain = StateCodec({}, info)
     given = laid_out(plain.unpack(PackedState(tree["given"], 0, 0)), head["strides"])
+
     with torch.set_grad_enabled(head["grad"]):
         answer = _called(
             run,
@@ -79,6 +81,7 @@ def _answer(connection: socket.socket, kit: Kit) -> Any:
             PackedState(tree["state"], 0, 0),
             given,
         )
+
     run.require_unchanged_weights()
     return answer.tree if isinstance(answer, PackedState) else plain.pack(answer).tree
 

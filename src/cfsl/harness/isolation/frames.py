@@ -1,7 +1,7 @@
 """Packed states as frames: what passes between an isolated worker and us, and is never unpickled.
 
-A frame is two little-endian 64-bit lengths, a JSON header, and the bytes of all tensors in the order in which the
-header names them. A tree is read from it by a closed list of kinds (`read`).
+A frame is two little-endian 64-bit lengths, a JSON header, and the bytes of all tensors in the
+order in which the header names them. A tree is read from it by a closed list of kinds (`read`).
 """
 
 from __future__ import annotations
@@ -48,6 +48,7 @@ def read(node: Any, body: io.BytesIO) -> Any:
         or (type(node) is int and -(2**63) <= node < 2**63)
     ):
         return node
+
     ((kind, content),) = node.items()
     if kind == "tensor":
         return _read_tensor(content, body)

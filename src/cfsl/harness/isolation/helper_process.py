@@ -1,4 +1,4 @@
-"""Processes that help another one, and end with it: Ctrl-C is for that one alone."""
+"""Processes that end with the one that started them, and leave Ctrl-C to that one."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from typing import Any
 
 
 class HelperProcess(SpawnProcess):
-    """A process that ends with the one that started it, and leaves Ctrl-C to that one from its first moment on."""
+    """A process that ends with the one that started it, and never hears of Ctrl-C."""
 
     def start(self) -> None:
-        """Start it; what it imports takes seconds, in which it must not hear of Ctrl-C either."""
+        """Start it; its imports take seconds, in which it must not hear of Ctrl-C either."""
         with _interrupts_held():
             super().start()
 
     def run(self) -> None:
-        """In the new process: do what it was made for."""
+        """In the new process: do its work, and watch for the end of the other one."""
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         threading.Thread(target=_end_with_parent, daemon=True).start()
         super().run()
@@ -30,11 +30,13 @@ class HelperProcess(SpawnProcess):
 
 @contextlib.contextmanager
 def _interrupts_held() -> Iterator[None]:
-    """Let Ctrl-C wait until the end of the block; a process that is started in it never hears of one."""
+    """Let Ctrl-C wait until the end of the block; processes that are started in it ignore it."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
-    resource_tracker.ensure_running()  # which a start would do first, and let interrupts through again
+
+    # The start of a process would do this first, and let interrupts through again.
+    resource_tracker.ensure_running()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     try:
         signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT,))
@@ -50,21 +52,21 @@ def _end_with_parent() -> None:
         os._exit(1)
 
 
-class Hiring(SpawnContext):
-    """Starts processes for a pool, and can end them all at once."""
+class HelperContext(SpawnContext):
+    """Starts helper processes for a pool, and can end them all at once."""
 
     def __init__(self) -> None:
         """Start nothing yet."""
-        self._hired: list[HelperProcess] = []
+        self._processes: list[HelperProcess] = []
 
     def Process(self, *given: Any, **named: Any) -> HelperProcess:  # type: ignore[override] # noqa: N802 - its name
         """Return a process that is to be started."""
-        self._hired.append(HelperProcess(*given, **named))
-        return self._hired[-1]
+        self._processes.append(HelperProcess(*given, **named))
+        return self._processes[-1]
 
     def end(self) -> None:
-        """End the processes, whatever they are at."""
-        started = [process for process in self._hired if process.pid is not None]
+        """End the processes at once."""
+        started = [process for process in self._processes if process.pid is not None]
         for process in started:
             process.kill()
         for process in started:

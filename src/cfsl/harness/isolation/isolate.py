@@ -1,9 +1,10 @@
-"""Every call of a learner in a process of its own: what it hides in memory is gone, because the process is gone.
+"""Every call of a learner in a process of its own: what it hides in memory ends with the process.
 
-A *template* process is started once. It has imported torch and cfsl, holds the learned weights and the pickled learner,
-and runs no line of the learner's. For each call (`begin`, `observe`, `predict`, `embed`) it forks a *worker*, which
-closes every descriptor but its own connection to us, makes the learner from the pickle, answers once, and is killed.
-The template never sees an image, and holds the weights in private memory: a worker can only write to its own copy.
+A *template* process is started once. It has imported torch and cfsl, holds the learned weights and
+the pickled learner, and runs no line of the learner's. For each call (`begin`, `observe`,
+`predict`, `embed`) it forks a *worker*, which closes every descriptor but its own connection to us,
+makes the learner from the pickle, answers once, and is killed. The template never sees an image,
+and holds the weights in private memory: a worker can only write to its own copy.
 
     we  --- learner, weights --->  template                                       once
     we  --- a connection ------->  template  --- fork ------------->  worker      for every call
@@ -11,19 +12,21 @@ The template never sees an image, and holds the weights in private memory: a wor
     we  <-- state or logits ------------------------------------------  worker
     we  --- "end it" ----------->  template  --- kill, wait ------->  worker
 
-`template.py` is the template and our handle on it, `forked.py` the worker, `kit.py` what it is given. What comes back
-from a worker is never unpickled. It is a frame (see `wire.py`), and a state in it is measured by us, not by the worker.
+`fork_server.py` is the template and our handle on it, `forked.py` the worker, `worker_payload.py`
+what it is given. What comes back from a worker is never unpickled. It is a frame (see `frames.py`),
+and a state in it is measured by us, not by the worker.
 
-A fork copies one thread only, and a torch with a pool of threads does not survive that. So the template has one thread
-from before it imports torch to its end, and workers compute with one thread. Results equal those of `StrictRun` bit by
-bit if that has one thread too. CUDA cannot be forked: this runs on the CPU, on systems that can fork (not on Windows).
+A fork copies one thread only, and a torch with a pool of threads does not survive that. So the
+template has one thread from before it imports torch to its end, and workers compute with one
+thread. Results equal those of `StrictRun` bit by bit if that has one thread too. CUDA cannot be
+forked: this runs on the CPU, on systems that can fork (not on Windows).
 """
 
 from __future__ import annotations
 
+import functools
 import io
 import json
-import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from types import TracebackType
@@ -39,7 +42,7 @@ from cfsl.harness.isolation.frames import read
 from cfsl.harness.isolation.worker_payload import NO_TASK, hand_over, in_one_line, strides_of
 from cfsl.harness.run import (
     Outcome,
-    Question,
+    TargetMaker,
     observe_all,
     require_logits,
     require_separate_answers,
@@ -52,7 +55,7 @@ T = TypeVar("T")
 
 
 class IsolatedRun:
-    """Runs tasks under the data-flow law, with a new process for every support set and for the prediction."""
+    """Runs tasks under the data-flow law, with a new process for every call of the learner."""
 
     def __init__(
         self,
@@ -63,11 +66,12 @@ class IsolatedRun:
         thorough_tasks: int = 1,
         template: Template | None = None,
     ) -> None:
-        """Hand learner and weights to a template: one of its own, which ends with this run, or one that is given."""
+        """Hand learner and weights to a template: the given one, or one that ends with the run."""
         self._name, self._meta = type(learner).__name__, meta
         self._transductive = bool(getattr(learner, "transductive", False))
         self._thorough_tasks = thorough_tasks
         kit = hand_over(learner, meta, embedded=embedded)
+
         self._own = template is None
         self._template = Template() if template is None else template
         self._template.hold(*kit)
@@ -92,10 +96,10 @@ class IsolatedRun:
         self,
         info: TaskInfo,
         supports: Iterable[Support],
-        targets: Question,
+        targets: TargetMaker,
         *,
         progressive: bool = False,
-        others: Sequence[Question] = (),
+        others: Sequence[TargetMaker] = (),
     ) -> Outcome:
         """Show each support set to a new process, then ask others for the targets."""
         if info.device != "cpu":
@@ -104,23 +108,24 @@ class IsolatedRun:
             )
         thorough = self._thorough_tasks > 0
         self._thorough_tasks -= 1
-        start = time.perf_counter()
 
         def observe(packed: PackedState, support: Support) -> PackedState:
-            return self._state(
-                "observe", info, packed, {"images": support.images, "labels": support.labels}
-            )
+            given = {"images": support.images, "labels": support.labels}
+            return self._state("observe", info, packed, given)
 
-        def predict(images: Tensor) -> Tensor:
-            return self._logits(info, states[-1], images)
+        def predict_now(packed: PackedState) -> Tensor:
+            return self._logits(info, packed, targets())
 
-        ask = (lambda packed: self._logits(info, packed, targets())) if progressive else None
-        states, answers = observe_all(observe, self._state("begin", info, None, {}), supports, ask)
-        logits = predict(targets())
+        first = self._state("begin", info, None, {})
+        states, answers = observe_all(
+            first, supports, observe, predict_now if progressive else None
+        )
+        logits = predict_now(states[-1])
+
+        predict = functools.partial(self._logits, info, states[-1])
         if thorough and not self._transductive:
             require_separate_answers(f"{self._name}.predict", predict, targets(), logits)
-        further = [predict(other()) for other in others]
-        return Outcome.of(logits, states, answers, time.perf_counter() - start, further)
+        return Outcome.of(logits, states, answers, [predict(other()) for other in others])
 
     def embed(self, images: Shaped[Tensor, "n *shape"]) -> Shaped[Tensor, "n *features"]:
         """Let a new process embed images, for a table of the split."""
@@ -146,7 +151,7 @@ class IsolatedRun:
     def _state(
         self, call: str, info: TaskInfo, packed: PackedState | None, given: dict[str, Tensor]
     ) -> PackedState:
-        """Get a state; it is unpacked and packed again, so that it is what the law allows and measured by us."""
+        """Get a state; unpack and pack it again, so that the law holds for it and we measure it."""
         codec = StateCodec(self._meta, info)
         return self._asked(call, info, packed, given, lambda state: codec.pack(codec.unpack(state)))
 
@@ -167,6 +172,7 @@ class IsolatedRun:
         }
         tree = {"state": packed and packed.tree, "given": StateCodec({}, info).pack(given).tree}
         header, body = self._template.ask(f"{self._name}.{call}", head, tree)
+
         try:
             answer = json.loads(header)
             problem = answer.get("problem")

@@ -1,4 +1,4 @@
-"""What a worker process finds in its memory, how it gets there, and how tensors keep their layout on the way."""
+"""What a worker process finds in its memory, and how it gets there with its layout."""
 
 from __future__ import annotations
 
@@ -51,7 +51,8 @@ class Kit:
             learner: Learner = pickle.loads(self.learner)
         except Exception as error:
             raise LearnerError(
-                f"{self.head['name']} cannot be made again in a worker process: {in_one_line(error)}"
+                f"{self.head['name']} cannot be made again in a worker process: "
+                f"{in_one_line(error)}"
             ) from error
         return learner
 
@@ -59,11 +60,13 @@ class Kit:
 def hand_over(learner: Learner, meta: Meta, *, embedded: bool) -> tuple[dict[str, Any], Any]:
     """Return the message that hands a learner to a template."""
     name = type(learner).__name__
+
     elsewhere = [path for path, tensor in flatten(meta).items() if tensor.device.type != "cpu"]
     if elsewhere:
         raise LearnerError(
             f"isolated runs are on the CPU; the learned weights '{elsewhere[0]}' are not"
         )
+
     try:
         pickled = pickle.dumps(learner)
     except Exception as error:
@@ -71,6 +74,7 @@ def hand_over(learner: Learner, meta: Meta, *, embedded: bool) -> tuple[dict[str
             f"{name} cannot be sent to a worker process: {in_one_line(error)}. "
             f"Define its class at the top of a module, and keep plain values in it"
         ) from None
+
     main = multiprocessing.spawn.get_preparation_data(name) if b"main__" in pickled else {}
     head = {
         "name": name,

@@ -1,1 +1,1 @@
-"""The champion, and the parts it is made of."""
+"""The champion, and the parts that it consists of."""

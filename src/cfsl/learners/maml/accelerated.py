@@ -1,9 +1,10 @@
-"""MAML++ Low-End on a CPU, several times faster: the same fields, and the same results up to rounding.
+"""MAML++ Low-End on a CPU, several times faster, with the same results but for rounding.
 
-`accelerated(learner)` is the learner to run; what is saved and published is about the learner itself. How it is done is
-in `adjoint.py`. It needs numba (``pip install cfsl[fast]``), which compiles the kernels at their first use (some ten
-seconds, once) and keeps them on disk. The data-flow law lets a learner open no file, so the harness runs a task before
-it begins to watch.
+`accelerated(learner)` is the learner to run, and has the same fields; what is saved and published
+is about the learner itself. Gradients come from `second_order.py`. It needs numba (``pip install
+cfsl[fast]``), which compiles the kernels at their first use (some ten seconds, once) and keeps them
+on disk. The data-flow law lets a learner open no file, so the harness runs a task before it begins
+to watch.
 """
 
 from __future__ import annotations
@@ -19,14 +20,17 @@ from torch.autograd.function import once_differentiable
 
 from cfsl.learners.base import Moment, State, Support
 from cfsl.learners.maml.episodes import Episode, Images
-from cfsl.learners.maml.inner_loop import Scalar, asked_for
+from cfsl.learners.maml.inner_loop import Scalar, logits_of_task
 from cfsl.learners.maml.maml_low import MamlLow
 from cfsl.nets.convnet import ConvNet
 from cfsl.nets.layers import Params, Stats, moved_stats
 
 
 def accelerated(learner: Any, device: str = "cpu") -> Any:
-    """Return a learner that does the same in less time, or the learner itself if there is none (see `why_not`)."""
+    """Return a learner that does the same in less time, or the learner itself if there is none.
+
+    `why_not` says why there is none.
+    """
     return learner if why_not(learner, device) else _FastMamlLow(**dict(learner))
 
 
@@ -49,7 +53,10 @@ def why_slower(learner: Any, device: str = "cpu") -> str | None:
 
 
 class _FastMamlLow(MamlLow):
-    """Computes by hand. (A block pools what it has normalised, so batch norm gets at least four values a channel.)"""
+    """Computes gradients by hand.
+
+    A block pools what it has normalised, so that batch norm gets four values a channel or more.
+    """
 
     needs_loading: ClassVar[bool] = True
     """Kernels are read from the disk at their first use, which must not be a guarded one."""
@@ -61,45 +68,56 @@ class _FastMamlLow(MamlLow):
         episode: Episode,
         moment: Moment,
     ) -> tuple[Scalar, Stats]:
-        """Return the outer loss of one task, whose gradients are known already, and the statistics of its targets."""
+        """Return the outer loss of one task, and the statistics of its targets.
+
+        The gradients of the loss are computed with it.
+        """
         from cfsl.learners.maml.second_order import outer_gradients
 
-        state = self.begun(params, stats, len(params["head.bias"]))
-        loss, gradients, seen = outer_gradients(self, self._stack, state, episode, moment)
+        state = self.initial_state(params, stats, len(params["head.bias"]))
+        loss, found, measured = outer_gradients(self, self._stack, state, episode, moment)
         gradients = {
-            name: gradients.get(name, torch.zeros_like(param)) for name, param in params.items()
+            name: found.get(name, torch.zeros_like(param)) for name, param in params.items()
         }
-        known: Scalar = _Known.apply(loss, gradients, *params.values())  # type: ignore[no-untyped-call]
-        return known, seen
+        with_gradients: Scalar = _KnownGradients.apply(  # type: ignore[no-untyped-call]
+            loss, gradients, *params.values()
+        )
+        return with_gradients, measured
 
     def observe(self, state: State, support: Support) -> State:
         """Adapt to one support set."""
-        from cfsl.learners.maml.second_order import Course, look, seen_by, take
+        from cfsl.learners.maml.second_order import (
+            StackedLearner,
+            measure,
+            measured_statistics,
+            take_step,
+        )
 
-        course, number = Course(self, self._stack, state, support.images.shape[1:]), state["step"]
-        weights, batch = course.weights, course.batch(support.images, support.labels)
-        for step in range(number, number + self.steps):
-            _, weights = take(course, step, weights, batch)
+        stacked = StackedLearner(self, self._stack, state, support.images.shape[1:])
+        batch = stacked.batch(support.images, support.labels)
+        weights, step = stacked.weights, state["step"]
+        for _ in range(self.steps):
+            _, weights = take_step(stacked, step, weights, batch)
+            step += 1
+
         # Biases stay as they are, and are copied all the same: they count as adapted.
-        adapted = {
-            name: weight.clone() for name, weight in state["weights"].items()
-        } | course.tensors(weights)
-        state = {**state, "weights": adapted, "step": number + self.steps}
+        copies = {name: weight.clone() for name, weight in state["weights"].items()}
+        adapted = {**state, "weights": copies | stacked.tensors(weights), "step": step}
         if self.norm != "support":
-            return state
-        seen = course.stats(seen_by(look(course, state["step"], weights, batch)))
+            return adapted
+
+        measured = stacked.stats(measured_statistics(measure(stacked, step, weights, batch)))
         sets = state["sets"] + 1
-        return {**state, "sets": sets, "stats": moved_stats(state["stats"], seen, 1 / sets)}
+        stats = moved_stats(state["stats"], measured, 1 / sets)
+        return {**adapted, "sets": sets, "stats": stats}
 
     def predict(self, state: State, images: Images) -> Float[Tensor, "n labels"]:
         """Return logits with the weights as they are now."""
-        from cfsl.learners.maml.second_order import Course
+        from cfsl.learners.maml.second_order import StackedLearner
 
-        course = Course(self, self._stack, state, images.shape[1:])
-        return asked_for(
-            state,
-            course.logits(state["step"], images, None if self.transductive else state["stats"]),
-        )
+        stacked = StackedLearner(self, self._stack, state, images.shape[1:])
+        stats = None if self.transductive else state["stats"]
+        return logits_of_task(state, stacked.logits(state["step"], images, stats))
 
     @property
     def _stack(self) -> ConvNet:
@@ -107,7 +125,7 @@ class _FastMamlLow(MamlLow):
         return self.net
 
 
-class _Known(torch.autograd.Function):
+class _KnownGradients(torch.autograd.Function):
     """A number whose gradients are known."""
 
     @staticmethod

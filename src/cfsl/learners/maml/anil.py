@@ -1,11 +1,14 @@
-"""ANIL, almost no inner loop: an embedding that stays as it is within a task, and a linear head that adapts.
+"""ANIL, almost no inner loop: an embedding that is fixed within a task, and a head that adapts.
 
-Raghu, Raghu, Bengio and Vinyals, "Rapid Learning or Feature Reuse? Towards Understanding the Effectiveness of MAML"
-(ICLR 2020). The course of a task is in `inner_loop.py`.
+Raghu, Raghu, Bengio and Vinyals, "Rapid Learning or Feature Reuse? Towards Understanding the
+Effectiveness of MAML" (ICLR 2020). The inner loop is in `inner_loop.py`.
 
-Where it departs from the paper: rates are learned, one for each tensor of the head and step, as in MAML++; the head has
-a learned unit for every label of a continual task. Every image is embedded on its own, by running statistics of batch
-norm, which training gathers from all images of the tasks of an update in one batch.
+Where it departs from the paper:
+
+- Rates are learned, one for each tensor of the head and each step, as in MAML++.
+- The linear head has a learned unit for every label of a continual task.
+- Every image is embedded on its own, by running statistics of batch norm. Training gathers them
+  from all images of the tasks of an update in one batch.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ from cfsl.data.tasks import TaskBatch
 from cfsl.learners.base import Meta
 from cfsl.learners.maml.episodes import Episode, Images, embedded, embedded_episodes
 from cfsl.learners.maml.inner_loop import InnerLoop
-from cfsl.learners.maml.step_tables import first_head, linear_head, under
+from cfsl.learners.maml.step_tables import add_prefix, first_head, linear_head
 from cfsl.nets import ImageShape, Net, conv4
 from cfsl.nets.layers import Norm, Params, Stats
 from cfsl.spec import TaskSpec
@@ -40,8 +43,8 @@ class Anil(InnerLoop):
         head = first_head(self.net.feature_count(image_shape), task.labels, generator)
         tables = self.tables(head, {}, task.nss)
         return {
-            "params": under("embedding.", params) | head | tables,
-            "stats": under("embedding.", stats),
+            "params": add_prefix("embedding.", params) | head | tables,
+            "stats": add_prefix("embedding.", stats),
         }
 
     def embed(

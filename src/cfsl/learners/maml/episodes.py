@@ -1,4 +1,4 @@
-"""Tasks to train on, one by one, as an inner loop sees them: images as they are, or embedded."""
+"""The tasks of a batch, one by one, with images as an inner loop sees them: maybe embedded."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from cfsl.data.tasks import TaskBatch
 from cfsl.learners.base import Meta, Support
-from cfsl.learners.maml.step_tables import part, under
+from cfsl.learners.maml.step_tables import add_prefix, strip_prefix
 from cfsl.nets.base import NetSpec
 from cfsl.nets.layers import Params, Stats
 
@@ -31,30 +31,34 @@ def episodes_of(
     targets: Shaped[Tensor, "tasks targets *shape"],
 ) -> list[Episode]:
     """Return the tasks of a batch one by one, with these in the place of their images."""
+    of_tasks = zip(supports, batch.support_labels, targets, batch.target_labels, strict=True)
     return [
-        Episode(list(map(Support, sets, labels)), shown, answers)
-        for sets, labels, shown, answers in zip(
-            supports, batch.support_labels, targets, batch.target_labels, strict=True
-        )
+        Episode(list(map(Support, sets, labels_of_sets)), target_images, target_labels)
+        for sets, labels_of_sets, target_images, target_labels in of_tasks
     ]
 
 
 def embedded(net: NetSpec, meta: Meta, images: Images) -> Float[Tensor, "n features"]:
     """Embed each image on its own."""
-    params, stats = (part(meta[kind], "embedding.") for kind in ("params", "stats"))
+    params, stats = (strip_prefix(meta[kind], "embedding.") for kind in ("params", "stats"))
     return net.features(params, stats, images, norm="running")
 
 
 def embedded_episodes(
     net: NetSpec, params: Params, stats: Stats, batch: TaskBatch
 ) -> tuple[list[Episode], Stats]:
-    """Embed all images of some tasks in one batch, as an embedding is trained; return the statistics after it, too."""
+    """Embed all images of some tasks in one batch, as an embedding is trained.
+
+    Also return the statistics of the embedding after it saw them.
+    """
     images = torch.cat([batch.support_images.flatten(0, 2), batch.target_images.flatten(0, 1)])
-    shown = images.to(memory_format=torch.channels_last)
     features, moved = net.training_features(
-        part(params, "embedding."), part(stats, "embedding."), shown
+        strip_prefix(params, "embedding."),
+        strip_prefix(stats, "embedding."),
+        images.to(memory_format=torch.channels_last),
     )
-    cut = batch.support_labels.numel()
-    supports = features[:cut].view(*batch.support_labels.shape, -1)
-    targets = features[cut:].view(*batch.target_labels.shape, -1)
-    return episodes_of(batch, supports, targets), stats | under("embedding.", moved)
+
+    count = batch.support_labels.numel()
+    supports = features[:count].view(*batch.support_labels.shape, -1)
+    targets = features[count:].view(*batch.target_labels.shape, -1)
+    return episodes_of(batch, supports, targets), stats | add_prefix("embedding.", moved)

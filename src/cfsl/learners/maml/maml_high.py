@@ -1,18 +1,21 @@
-"""MAML++ High-End: a deep embedding that stays as it is within a task, and a small net on top that adapts.
+"""MAML++ High-End: a deep embedding that is fixed in a task, and a small net on top that adapts.
 
-Antoniou and Storkey, "Learning to Learn via Self-Critique" (NeurIPS 2019); Antoniou, Patacchiola, Ochal and Storkey,
-"Defining Benchmarks for Continual Few-Shot Learning" (2020), appendix A. The course of a task is in `inner_loop.py`;
-what adapts is squeeze-and-excite, a convolution, squeeze-and-excite again, and a linear head.
+Antoniou and Storkey, "Learning to Learn via Self-Critique" (NeurIPS 2019); Antoniou, Patacchiola,
+Ochal and Storkey, "Defining Benchmarks for Continual Few-Shot Learning" (2020), appendix A. The
+inner loop is in `inner_loop.py`. What adapts is squeeze-and-excite, a convolution,
+squeeze-and-excite again, and a linear head.
 
 Where it departs from the published code:
 
-- Every image is embedded on its own, by running statistics of batch norm. That code embeds all support sets and all
-  targets of a task in one batch, by the statistics of that batch, which the data flow of the benchmark forbids: a
-  support set is seen when the next is not there yet. Training does as that code does: all images of the tasks of an
-  update in one batch, which gathers the running statistics. There is one embedding of an image, and one gradient
-  through it, however many steps are taken on it.
+- Every image is embedded on its own, by running statistics of batch norm. That code embeds all
+  support sets and all targets of a task in one batch, by the statistics of that batch. The data
+  flow of the benchmark forbids this: a support set is seen before the next one is there. Training
+  does as that code does: it embeds all images of the tasks of an update in one batch, and gathers
+  the running statistics. An image is embedded once, with one gradient through its embedding,
+  however many steps are taken on it.
 - Batch norm in the small net does not look at the targets by default; norm="batch" is as published.
-- The two terms of the published outer loss are one and the same without a critic, and their weights sum to 1: one term.
+- The published outer loss has two terms. Without a critic they are the same, and their weights sum
+  to 1: here they are one term.
 """
 
 from __future__ import annotations
@@ -28,7 +31,7 @@ from cfsl.data.tasks import TaskBatch
 from cfsl.learners.base import Meta
 from cfsl.learners.maml.episodes import Episode, Images, embedded, embedded_episodes
 from cfsl.learners.maml.inner_loop import InnerLoop
-from cfsl.learners.maml.step_tables import first_head, linear_head, split_scales, under
+from cfsl.learners.maml.step_tables import add_prefix, first_head, linear_head, split_scales
 from cfsl.nets import DenseNet, ImageShape, SqueezeConv
 from cfsl.nets.layers import Norm, Params, Stats
 from cfsl.spec import TaskSpec
@@ -75,10 +78,14 @@ def high_end_weights(
 ) -> Meta:
     """Draw the embedding, the small net and the head."""
     params, stats = embedding.init(image_shape, generator)
-    adapting, own_stats = net.init(embedding.map_shape(), generator)
-    weights, scales = split_scales(adapting, net.layers(embedding.map_shape()))
+
+    map_shape = embedding.map_shape()
+    adapting, own_stats = net.init(map_shape, generator)
+    weights, scales = split_scales(adapting, net.layers(map_shape))
     weights |= first_head(net.filters, task.labels, generator)
+
+    tables = learner.tables(weights, scales, task.nss)
     return {
-        "params": under("embedding.", params) | weights | learner.tables(weights, scales, task.nss),
-        "stats": under("embedding.", stats) | under("targets.", own_stats),
+        "params": add_prefix("embedding.", params) | weights | tables,
+        "stats": add_prefix("embedding.", stats) | add_prefix("targets.", own_stats),
     }

@@ -1,21 +1,25 @@
-"""MAML++ Low-End: every convolution and linear weight of a Conv-4 adapts, by learned gradient steps.
+"""MAML++ Low-End: the weights of a Conv-4 and its head adapt, by learned gradient steps.
 
-Finn, Abbeel and Levine, "Model-Agnostic Meta-Learning" (ICML 2017); Antoniou, Edwards and Storkey, "How to train your
-MAML" (ICLR 2019); Antoniou, Patacchiola, Ochal and Storkey, "Defining Benchmarks for Continual Few-Shot Learning"
-(2020), appendix A. The course of a task is in `inner_loop.py`; here is what adapts: the net and a linear head.
+Finn, Abbeel and Levine, "Model-Agnostic Meta-Learning" (ICML 2017); Antoniou, Edwards and Storkey,
+"How to train your MAML" (ICLR 2019); Antoniou, Patacchiola, Ochal and Storkey, "Defining Benchmarks
+for Continual Few-Shot Learning" (2020), appendix A. The inner loop is in `inner_loop.py`. This
+module says what adapts: the net and a linear head.
 
-There is a learned unit for every label of the task, in the softmax from the start. So weights fit one number of labels,
-and, by their tables of rates and of batch norm, one number of support sets.
+The head has a learned unit for every label of the task, and all of them are in the softmax from the
+start. So weights fit one number of labels and, by their tables of rates and of batch norm, one
+number of support sets.
 
 Where it departs from the published code:
 
 - Batch norm does not look at the targets by default; norm="batch" is as published.
-- The weights really are carried from support set to support set. The code of the paper put them back before each.
-- The multi-step loss, when asked for, is what is optimised. In that code it is computed and dropped.
-- No step of evaluation keeps a graph. Training keeps that of all steps: 838 MB at the most for one task of ten support
-  sets of 28 x 28 images in second order, of which 240 MB are torch; 450 MB for three sets, 510 MB for ten in first
-  order. Computing each support set twice instead (torch's checkpointing) took more, 1,240 MB, and half as long again.
-- The tables have as many rows as there are steps; that code has twice as many, of which half are never used.
+- The weights really are carried from support set to support set. The code of the paper put them
+  back before each.
+- The multi-step loss, when asked for, is what is optimised. In that code it is computed and
+  dropped.
+- No step of evaluation keeps a graph. Training keeps the graph of all steps of a task
+  (docs/design/learners.md has the memory that this takes).
+- The tables have as many rows as there are steps. That code has twice as many, of which half are
+  never used.
 """
 
 from __future__ import annotations
@@ -30,7 +34,7 @@ from torch import Tensor
 from cfsl.learners.base import Meta
 from cfsl.learners.maml.episodes import Images
 from cfsl.learners.maml.inner_loop import InnerLoop
-from cfsl.learners.maml.step_tables import first_head, linear_head, split_scales, under
+from cfsl.learners.maml.step_tables import add_prefix, first_head, linear_head, split_scales
 from cfsl.nets import ImageShape, Net, conv4
 from cfsl.nets.layers import Norm
 from cfsl.spec import TaskSpec
@@ -49,7 +53,7 @@ class MamlLow(InnerLoop):
         weights |= first_head(self.net.feature_count(image_shape), task.labels, generator)
         return {
             "params": weights | self.tables(weights, scales, task.nss),
-            "stats": under("targets.", stats),
+            "stats": add_prefix("targets.", stats),
         }
 
     def classify(

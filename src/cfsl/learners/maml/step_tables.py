@@ -1,4 +1,7 @@
-"""Tables with a row for every inner step: learned rates, and scales and shifts of batch norm. See `inner_loop.py`."""
+"""Tables with a row for every inner step: learned rates, and scales and shifts of batch norm.
+
+See `inner_loop.py` for how they are used.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +17,8 @@ from cfsl.errors import LearnerError
 from cfsl.nets.layers import EPS, BatchNorm, Layer, Norm, Params, Stats, batch_norm, running_norm
 
 
-def part(tensors: Mapping[str, Tensor], prefix: str) -> Params:
-    """Return the tensors under a prefix, without it."""
+def strip_prefix(tensors: Mapping[str, Tensor], prefix: str) -> Params:
+    """Return the tensors whose names begin with a prefix, by their names without it."""
     return {
         name.removeprefix(prefix): tensor
         for name, tensor in tensors.items()
@@ -23,8 +26,8 @@ def part(tensors: Mapping[str, Tensor], prefix: str) -> Params:
     }
 
 
-def under(prefix: str, tensors: Mapping[str, Tensor]) -> Params:
-    """Return the tensors with a prefix to their names."""
+def add_prefix(prefix: str, tensors: Mapping[str, Tensor]) -> Params:
+    """Return the tensors with a prefix before their names."""
     return {prefix + name: tensor for name, tensor in tensors.items()}
 
 
@@ -34,16 +37,22 @@ def rows_of(tables: Mapping[str, Tensor], row: int) -> Params:
 
 
 def first_tables(steps: int, rate: float, weights: Params, scales: Params) -> Params:
-    """Return the rates of the adapted tensors, all alike, and a row of scales and shifts for every step and the end."""
+    """Return first tables: rates of the adapted tensors, all alike, and rows of scales and shifts.
+
+    There is a row for every step, and one for the end.
+    """
     rates = {
         name: torch.full((steps,), rate, device=weight.device) for name, weight in weights.items()
     }
     rows = {name: scale.repeat(steps + 1, 1) for name, scale in scales.items()}
-    return under("rates.", rates) | under("scales.", rows)
+    return add_prefix("rates.", rates) | add_prefix("scales.", rows)
 
 
 def with_rates(params: Mapping[str, Tensor], rates: Mapping[str, float]) -> Params:
-    """Return weights whose tables of rates have one value throughout, by what the names of their layers begin with."""
+    """Return weights whose tables of rates have one value throughout.
+
+    `rates` gives that value by what the names of layers begin with.
+    """
     tables: dict[str, float] = {}
     for layer, rate in rates.items():
         found = [name for name in params if name.startswith(f"rates.{layer}")]
@@ -85,35 +94,39 @@ def linear_head(
 
 def split_scales(params: Params, layers: Mapping[str, Layer]) -> tuple[Params, Params]:
     """Tell what an inner loop adapts from the scales and shifts of batch norm."""
-    scales = {
-        n: t for n, t in params.items() if isinstance(layers[n.rpartition(".")[0]], BatchNorm)
-    }
-    return {name: tensor for name, tensor in params.items() if name not in scales}, scales
+    of_norms = {name for name in params if isinstance(layers[name.rpartition(".")[0]], BatchNorm)}
+    adapted = {name: tensor for name, tensor in params.items() if name not in of_norms}
+    return adapted, {name: tensor for name, tensor in params.items() if name in of_norms}
 
 
 # --- weights of an earlier training run
 
 
-def of_drawn_length(first: Mapping[str, Tensor], params: Params, stats: Params) -> None:
-    """Bring convolutions that were trained elsewhere to the length they were drawn with, and the statistics after them.
+def with_drawn_lengths(
+    drawn: Mapping[str, Tensor], params: Params, stats: Params
+) -> tuple[Params, Params]:
+    """Return weights whose adapted convolutions have the lengths that they were drawn with.
 
-    Batch norm divides the length out again, so that nothing else changes but the inner rate that suits: it grows with
-    the square of the length (van Laarhoven, "L2 Regularization versus Batch and Weight Normalization", 2017).
+    Batch norm divides the length out again: once its running statistics are rescaled too, nothing
+    changes but the inner rate that suits, which grows with the square of the length (van Laarhoven,
+    "L2 Regularization versus Batch and Weight Normalization", 2017).
     """
-    for name in [
-        name
-        for name, tensor in first.items()
-        if name.endswith("conv.weight") and f"rates.{name}" in first
-    ]:
-        layer = name.removesuffix(".weight")
-        share = first[name].norm() / params[name].norm()
-        for kind in ("weight", "bias"):
-            if f"{layer}.{kind}" in params:
-                params[f"{layer}.{kind}"] = params[f"{layer}.{kind}"] * share
+    params, stats = dict(params), dict(stats)
+    layers = [name.removesuffix(".weight") for name in drawn if name.endswith("conv.weight")]
+    for layer in layers:
+        weight = f"{layer}.weight"
+        if f"rates.{weight}" not in drawn:
+            continue
 
+        ratio = drawn[weight].norm() / params[weight].norm()
+        for name in (weight, f"{layer}.bias"):
+            if name in params:
+                params[name] = params[name] * ratio
         norm = f"targets.{layer.removesuffix('conv')}norm"
-        stats[f"{norm}.mean"] = stats[f"{norm}.mean"] * share
-        stats[f"{norm}.var"] = stats[f"{norm}.var"] * share**2
+        stats[f"{norm}.mean"] = stats[f"{norm}.mean"] * ratio
+        stats[f"{norm}.var"] = stats[f"{norm}.var"] * ratio**2
+
+    return params, stats
 
 
 class Steps(NamedTuple):
@@ -128,11 +141,13 @@ class Steps(NamedTuple):
 def taken_over(
     first: Mapping[str, Tensor], start: Mapping[str, Tensor], had: Steps, wanted: Steps
 ) -> Params:
-    """Return first weights, each replaced by what an earlier training run has learned for it, where there is something.
+    """Return first weights, replaced by those of an earlier training run where it has any.
 
-    "embedding.X" and "targets.X" are also taken from X, and a table "scales.X" from X, which becomes each of its rows:
-    so a network that was trained by itself becomes the embedding, or what adapts. A table for more support sets repeats
-    the rows of the last one, and a head for more labels keeps the units that were drawn for the new ones.
+    - "embedding.X" and "targets.X" are also taken from X, and a table "scales.X" from X, which
+      becomes each of its rows: so a network that was trained by itself becomes the embedding, or
+      what adapts.
+    - A table for more support sets repeats the rows of the last one.
+    - A head for more labels keeps the units that were drawn for the new ones.
     """
     return {name: _taken_over(name, tensor, start, had, wanted) for name, tensor in first.items()}
 
@@ -157,16 +172,16 @@ def _taken_over(
         return torch.cat([found[:units], drawn[units:]])
 
     raise LearnerError(
-        f"'{name}' has shape {tuple(found.shape)} where training starts from, and {tuple(drawn.shape)} here: "
-        "the networks differ"
+        f"'{name}' has shape {tuple(found.shape)} where training starts from, "
+        f"and {tuple(drawn.shape)} here: the networks differ"
     )
 
 
 def _for_other_sets(found: Tensor, drawn: Tensor, had: Steps, wanted: Steps) -> Tensor:
-    """Return a table with as many rows as `drawn`: further support sets have the rows of the last one.
+    """Return a table with as many rows as `drawn`: further support sets have those of the last one.
 
-    Then come the rows for what follows the support sets; where there were fewer, the last one is repeated, and where
-    there were none, they stay as they were drawn.
+    Then come the rows for the steps after the support sets. Where there were fewer, the last one is
+    repeated, and where there were none, they stay as they were drawn.
     """
     last_set = found[had.of_all - had.of_set : had.of_all]
     missing_sets = max(0, wanted.of_all - had.of_all) // wanted.of_set
@@ -183,7 +198,10 @@ def _for_other_sets(found: Tensor, drawn: Tensor, had: Steps, wanted: Steps) -> 
 
 
 def norm_by(scales: Mapping[str, Tensor], stats: Mapping[str, Tensor]) -> Norm:
-    """Normalise by given statistics; unlike torch's batch norm, gradients flow to these, too, if they ask for them."""
+    """Normalise by given statistics.
+
+    Unlike in torch's batch norm, gradients flow to these, too, if they ask for them.
+    """
     if not any(tensor.requires_grad for tensor in stats.values()):
         return running_norm(scales, stats)
 
@@ -199,15 +217,16 @@ def norm_by(scales: Mapping[str, Tensor], stats: Mapping[str, Tensor]) -> Norm:
 def norm_by_batch(
     scales: Mapping[str, Tensor],
     stats: Mapping[str, Tensor],
-    seen: Stats,
+    measured: Stats,
     *,
     differentiable: bool = False,
 ) -> Norm:
-    """Normalise by the batch wherever it has at least two values a channel, and write its statistics into `seen`.
+    """Normalise by the batch where it has two values a channel or more, and else by `stats`.
 
-    There they are data, cut off from the gradient, unless `differentiable` asks otherwise.
+    The norm adds the statistics of the batch to `measured` as it is called, layer by layer. No
+    gradient flows through them, unless they are to be `differentiable`.
     """
-    by_batch, by_stats = batch_norm(scales, seen), norm_by(scales, stats)
+    by_batch, by_stats = batch_norm(scales, measured), norm_by(scales, stats)
 
     def norm(name: str, maps: Tensor) -> Tensor:
         if maps.numel() <= maps.shape[1]:
@@ -215,7 +234,7 @@ def norm_by_batch(
         normed = by_batch(name, maps)
         if differentiable:
             var, mean = torch.var_mean(maps, dim=[0, *range(2, maps.ndim)])
-            seen.update({f"{name}.mean": mean, f"{name}.var": var})
+            measured.update({f"{name}.mean": mean, f"{name}.var": var})
         return normed
 
     return norm

@@ -26,7 +26,7 @@ class Block:
 
     @property
     def windows(self) -> tuple[int, int]:
-        """Rows and columns of windows, the cut ones included."""
+        """Rows and columns of pooling windows, the cut ones included."""
         return (self.height + 1) // 2, (self.width + 1) // 2
 
     @property
@@ -49,12 +49,10 @@ def blocks_of(image_shape: Sequence[int], widths: Sequence[int]) -> list[Block]:
 
 
 def kernel(function: Kernel) -> Kernel:
-    """Compile at the first call for a type of numbers, and keep the result on disk until the file changes.
+    """Compile at the first call for a type of numbers, and keep the result on disk.
 
-    Constants of other modules are frozen in it.
+    It is compiled anew when its file changes. Constants of other modules are frozen in it.
     """
-    bare = inspect.unwrap(function)  # tests wrap what is annotated
-    return cast(
-        Kernel,
-        numba.njit(nogil=True, cache=True, error_model="numpy", fastmath={"contract", "nsz"})(bare),
-    )
+    compiler = numba.njit(nogil=True, cache=True, error_model="numpy", fastmath={"contract", "nsz"})
+    # Tests wrap annotated functions.
+    return cast(Kernel, compiler(inspect.unwrap(function)))

@@ -1,13 +1,15 @@
 """3x3 convolutions as matrix products, and their derivatives.
 
-Maps of numbers that fused kernels read and write are arrays, (images, height, width, channels); what comes out of a
-convolution is in windows (see `norm_pool.py`). Weights are tensors, (9, inputs, outputs).
+Maps that fused kernels read and write are arrays, (images, height, width, channels); the outputs of
+a convolution are in windows (see `norm_pool.py`). Weights are tensors, (9, inputs, outputs).
 
-A convolution is linear in its maps x and in its weights w. With dy the gradient of the loss by its outputs, dx and dw
-those by x and w, and a dot for the derivative along a direction in which x and w move:
+A convolution is linear in its maps x and in its weights w. With dy the gradient of the loss by its
+outputs, dx and dw those by x and w, and a dot for the derivative along a direction in which x and w
+move:
 
     y_dot  = x * w_dot + x_dot * w
-    dx_dot = dy_dot * w + dy * w_dot  (turned)      dw_dot = x * dy_dot + x_dot * dy  (over all places)
+    dx_dot = dy_dot * w + dy * w_dot            with w rotated by half a turn
+    dw_dot = x * dy_dot + x_dot * dy            over all places
 """
 
 from __future__ import annotations
@@ -24,14 +26,14 @@ from cfsl.nets.fused.blocks import Array, Block
 from cfsl.nets.fused.winograd import FILTER, drop, drop_back, lift, lift_back
 
 _CHUNK = 2**18
-"""Numbers that a convolution takes up at a time, so that they stay in the cache."""
+"""A convolution works on so many numbers at a time, so that they stay in the cache."""
 
 
 class Convolution(Protocol):
-    """A convolution of one shape; what its products take for weights is its own affair."""
+    """A convolution of one shape; each kind has its own layout of weights."""
 
     def prepared(self, weight: Tensor) -> Tensor:
-        """Return weights as the products take them."""
+        """Return weights in that layout."""
         ...
 
     def forward(self, x: Array, weight: Tensor, y: Array) -> None:
@@ -55,7 +57,7 @@ class Convolution(Protocol):
         weight: tuple[Tensor, Tensor],
         dweight_dot: Tensor,
     ) -> Array | None:
-        """Write dw_dot, and return dx_dot, given pairs of a thing and its derivative."""
+        """Write dw_dot, and return dx_dot, given pairs of a value and its derivative."""
         ...
 
 
@@ -63,20 +65,22 @@ class Convolution(Protocol):
 
 
 def patches(images: Array) -> Array:
-    """Return the 3x3 patches of images as rows, in the order of windows: what `OfPatches` takes for x.
+    """Return the 3x3 patches of images as rows, in the order of windows: x of `OfPatches`.
 
     Places that stick out of the image hold zeros.
     """
     n, height, width, channels = images.shape
     rows, columns = (height + 1) // 2, (width + 1) // 2
+
     padded = np.zeros((n, 2 * rows + 2, 2 * columns + 2, channels), images.dtype)
     padded[:, 1 : height + 1, 1 : width + 1] = images
+
     out = np.empty((2, 2, n, rows, columns, 9, channels), images.dtype)
     for down, right, place in np.ndindex(2, 2, 9):
         top, left = down + place // 3, right + place % 3
-        out[down, right, :, :, :, place] = padded[
-            :, top : top + 2 * rows : 2, left : left + 2 * columns : 2
-        ]
+        every_other_row = slice(top, top + 2 * rows, 2)
+        every_other_column = slice(left, left + 2 * columns, 2)
+        out[down, right, :, :, :, place] = padded[:, every_other_row, every_other_column]
     return out.reshape(4, n, rows, columns, 9 * channels)
 
 
@@ -85,7 +89,7 @@ def _rows(maps: Array) -> Tensor:
 
 
 class OfPatches:
-    """The first convolution: its maps are `patches` of the images, which stand still."""
+    """The first convolution: its maps are `patches` of the images, which do not move."""
 
     def prepared(self, weight: Tensor) -> Tensor:
         """Return one matrix."""
@@ -121,7 +125,10 @@ class OfPatches:
 
 
 class _Tiles:
-    """Room for the sixteen numbers of every tile of some images: an array for kernels, matrices for products."""
+    """The sixteen numbers of every tile of some images, as an array and as sixteen matrices.
+
+    Kernels use the array, and products the matrices.
+    """
 
     def __init__(self, block: Block, images: int, channels: int, dtype: Any) -> None:
         self.array = np.empty((16, images, *block.windows, channels), dtype)
@@ -131,7 +138,7 @@ class _Tiles:
         self._first = 0
 
     def lift(self, maps: Array, first: int) -> _Tiles:
-        """Hold the lifted tiles of these maps; nothing is to be done if they are those from the last time."""
+        """Hold the lifted tiles of these maps; those of the last call are not lifted again."""
         if self._maps is not maps or self._first != first:
             lift(maps, first, self.array)
             self._maps, self._first = maps, first
@@ -143,8 +150,8 @@ class _Tiles:
         return self
 
 
-class _Room:
-    """All that a convolution needs for so many images at a time."""
+class _Buffers:
+    """The tiles that a convolution needs for so many images at a time."""
 
     def __init__(self, block: Block, images: int, dtype: Any) -> None:
         self.x, self.x_dot, self.dx = (_Tiles(block, images, block.inputs, dtype) for _ in range(3))
@@ -152,13 +159,13 @@ class _Room:
 
 
 class Winograd:
-    """A convolution by `winograd.py`, over so many images at a time as the cache holds."""
+    """A convolution by `winograd.py`, over as many images at a time as the cache holds."""
 
     def __init__(self, block: Block, dtype: Any) -> None:
-        """Make no room yet."""
+        """Allocate no buffers yet."""
         self._block, self._dtype = block, dtype
         self._filter = torch.from_numpy(np.ascontiguousarray(FILTER, dtype))
-        self._rooms: dict[int, _Room] = {}
+        self._buffers: dict[int, _Buffers] = {}
         self._dweight = torch.empty(16, block.inputs, block.outputs, dtype=self._filter.dtype)
 
     def prepared(self, weight: Tensor) -> Tensor:
@@ -167,30 +174,31 @@ class Winograd:
 
     def forward(self, x: Array, weight: Tensor, y: Array) -> None:
         """Write y."""
-        for first, room in self._chunks(len(x)):
-            torch.bmm(room.x.lift(x, first).matrices, weight, out=room.y.matrices)
-            drop(room.y.array, first, y)
+        for first, buffers in self._chunks(len(x)):
+            torch.bmm(buffers.x.lift(x, first).matrices, weight, out=buffers.y.matrices)
+            drop(buffers.y.array, first, y)
 
     def forward_dot(
         self, x: Array, x_dot: Array | None, weight: Tensor, weight_dot: Tensor, y_dot: Array
     ) -> None:
         """Write y_dot."""
         assert x_dot is not None
-        for first, room in self._chunks(len(x)):
-            torch.bmm(room.x.lift(x, first).matrices, weight_dot, out=room.y.matrices)
-            room.y.matrices.baddbmm_(room.x_dot.lift(x_dot, first).matrices, weight)
-            drop(room.y.array, first, y_dot)
+        for first, buffers in self._chunks(len(x)):
+            lifted, lifted_dot = buffers.x.lift(x, first), buffers.x_dot.lift(x_dot, first)
+            torch.bmm(lifted.matrices, weight_dot, out=buffers.y.matrices)
+            buffers.y.matrices.baddbmm_(lifted_dot.matrices, weight)
+            drop(buffers.y.array, first, y_dot)
 
     def backward(self, x: Array, dy: Array, weight: Tensor, dweight: Tensor) -> Array | None:
         """Write dw, and return dx."""
         dx = np.empty_like(x)
-        for first, room in self._chunks(len(x)):
-            dproducts = room.y.drop_back(dy, first)
-            self._dweight.baddbmm_(
-                room.x.lift(x, first).turned, dproducts.matrices, beta=int(first > 0)
-            )
-            torch.bmm(dproducts.matrices, weight.transpose(1, 2), out=room.dx.matrices)
-            lift_back(room.dx.array, first, dx)
+        for first, buffers in self._chunks(len(x)):
+            lifted, dproducts = buffers.x.lift(x, first), buffers.y.drop_back(dy, first)
+
+            self._dweight.baddbmm_(lifted.turned, dproducts.matrices, beta=int(first > 0))
+            torch.bmm(dproducts.matrices, weight.transpose(1, 2), out=buffers.dx.matrices)
+            lift_back(buffers.dx.array, first, dx)
+
         torch.mm(self._filter.T, self._dweight.flatten(1), out=dweight.flatten(1))
         return dx
 
@@ -204,26 +212,27 @@ class Winograd:
         """Write dw_dot, and return dx_dot."""
         assert x[1] is not None
         dx_dot = np.empty_like(x[0])
-        for first, room in self._chunks(len(x[0])):
-            dproducts, dproducts_dot = (
-                room.y.drop_back(dy[0], first),
-                room.y_dot.drop_back(dy[1], first),
-            )
-            self._dweight.baddbmm_(
-                room.x.lift(x[0], first).turned, dproducts_dot.matrices, beta=int(first > 0)
-            )
-            self._dweight.baddbmm_(room.x_dot.lift(x[1], first).turned, dproducts.matrices)
-            torch.bmm(dproducts_dot.matrices, weight[0].transpose(1, 2), out=room.dx.matrices)
-            room.dx.matrices.baddbmm_(dproducts.matrices, weight[1].transpose(1, 2))
-            lift_back(room.dx.array, first, dx_dot)
+        for first, buffers in self._chunks(len(x[0])):
+            lifted, lifted_dot = buffers.x.lift(x[0], first), buffers.x_dot.lift(x[1], first)
+            dproducts = buffers.y.drop_back(dy[0], first)
+            dproducts_dot = buffers.y_dot.drop_back(dy[1], first)
+
+            self._dweight.baddbmm_(lifted.turned, dproducts_dot.matrices, beta=int(first > 0))
+            self._dweight.baddbmm_(lifted_dot.turned, dproducts.matrices)
+
+            by_x = buffers.dx.matrices
+            torch.bmm(dproducts_dot.matrices, weight[0].transpose(1, 2), out=by_x)
+            by_x.baddbmm_(dproducts.matrices, weight[1].transpose(1, 2))
+            lift_back(buffers.dx.array, first, dx_dot)
+
         torch.mm(self._filter.T, self._dweight.flatten(1), out=dweight_dot.flatten(1))
         return dx_dot
 
-    def _chunks(self, images: int) -> Iterator[tuple[int, _Room]]:
+    def _chunks(self, images: int) -> Iterator[tuple[int, _Buffers]]:
         widest = max(self._block.inputs, self._block.outputs)
         most = max(1, _CHUNK // (16 * prod(self._block.windows) * widest))
         for first in range(0, images, most):
             size = min(most, images - first)
-            if size not in self._rooms:
-                self._rooms[size] = _Room(self._block, size, self._dtype)
-            yield first, self._rooms[size]
+            if size not in self._buffers:
+                self._buffers[size] = _Buffers(self._block, size, self._dtype)
+            yield first, self._buffers[size]

@@ -1,14 +1,16 @@
-"""Batch norm, 2x2 max-pooling and leaky ReLU in one pass over the maps, with derivatives: kernels for the CPU.
+"""Batch norm, 2x2 max-pooling and leaky ReLU in one pass over the maps, with derivatives.
 
-Maps lie in windows: ``y[k, image, i, j, channel]`` is the pixel (2i + k // 2, 2j + k % 2). The four values of a pooling
-window are at one place of four planes, and channels are contiguous, which is what vector instructions want. Of a map
-with an odd side the last windows are cut: their pixels count in the statistics, but are not pooled.
+These are kernels for the CPU. Maps lie in windows: ``y[k, image, i, j, channel]`` is the pixel
+(2i + k // 2, 2j + k % 2). The four values of a pooling window are at one place of four planes, and
+channels are contiguous, which is what vector instructions want. In a map with an odd side the last
+windows are cut: their pixels count in the statistics, but are not pooled.
 
     x = (y - mean) / std      z = gamma x + beta      a = leaky(max over the window of z)
 
-For each window and channel, `code` keeps where the maximum was (0 to 3, plus 4 if it was not positive) and `top` its x.
-A dot marks a derivative along the direction in which the inputs move; gamma and beta stand still. With N values a
-channel, < > for their mean, and dz the gradient of the loss by z, zero but at maxima:
+For each window and channel, `code` keeps where the maximum was (0 to 3, plus 4 if it was not
+positive) and `top` its x. A dot marks a derivative along the direction in which the inputs move;
+gamma and beta do not move. With N values a channel, < > for their mean, and dz the gradient of the
+loss by z, zero but at maxima:
 
     dy     = gamma / std (dz - <dz> - x <dz x>)
     x_dot  = (y_dot - <y_dot> - x s) / std                                          s = <x y_dot>
@@ -34,6 +36,7 @@ def moments(y: Array, height: int, width: int, mean: Array, var: Array, inverse:
     _add_powers(y, height, width, mean, 1, total)
     for c in range(len(mean)):
         mean[c] = total[c] / count
+
     total[:] = 0
     _add_powers(y, height, width, mean, 2, total)
     for c in range(len(mean)):
@@ -44,6 +47,7 @@ def moments(y: Array, height: int, width: int, mean: Array, var: Array, inverse:
 @kernel
 def _add_powers(y: Array, height: int, width: int, mean: Array, power: int, total: Array) -> None:
     part = np.empty_like(mean)
+
     for image in range(y.shape[1]):
         for i in range(y.shape[2]):
             part[:] = 0
@@ -72,6 +76,7 @@ def pooled(
     """Write `a`, and `top` and `code` for the derivatives."""
     images, rows, columns, channels = a.shape
     slope = y.dtype.type(SLOPE)
+
     for image in range(images):
         for i in range(rows):
             for j in range(columns):
@@ -87,6 +92,7 @@ def pooled(
                     x = (y[3, image, i, j, c] - mean[c]) * inverse[c]
                     z = x * gamma[c] + beta[c]
                     best, value, where = (x, z, 3) if z > value else (best, value, where)
+
                     top[image, i, j, c] = best
                     a[image, i, j, c] = value if value > 0 else value * slope
                     code[image, i, j, c] = where if value > 0 else where + 4
@@ -114,9 +120,11 @@ def pooled_dot(
     for c in range(len(mean)):
         mean_dot[c] = sums[0, c] / count
         shrink[c] = sums[1, c] / count * inverse[c]
+
     images, rows, columns, channels = a_dot.shape
     slope, one, zero = y.dtype.type(SLOPE), y.dtype.type(1), y.dtype.type(0)
     chosen = np.empty_like(mean)
+
     for image in range(images):
         for i in range(rows):
             for j in range(columns):
@@ -125,6 +133,7 @@ def pooled_dot(
                     for c in range(channels):
                         value = y_dot[k, image, i, j, c]
                         chosen[c] += value if code[image, i, j, c] & 3 == k else zero
+
                 for c in range(channels):
                     x_dot = (chosen[c] - mean_dot[c] - top[image, i, j, c] * shrink[c]) * inverse[c]
                     top_dot[image, i, j, c] = x_dot
@@ -138,6 +147,7 @@ def _add_products(
     y: Array, y_dot: Array, height: int, width: int, mean: Array, sums: Array
 ) -> None:
     part = np.empty(sums.shape, y.dtype)
+
     for image in range(y.shape[1]):
         for i in range(y.shape[2]):
             part[:] = 0
@@ -170,12 +180,14 @@ def pooled_back(
     dgamma: Array,
     dbeta: Array,
 ) -> None:
-    """Write the gradient of the loss by y, gamma and beta, given that by `a` and by mean and unbiased variance.
+    """Write the gradient of the loss by y, gamma and beta.
 
-    `count` is N, or infinite if mean and variance do not come from y.
+    Given is that by `a`, and by the mean and the unbiased variance. `count` is N, or infinite if
+    mean and variance do not come from y.
     """
     sums = np.zeros((2, len(mean)))
     _add_gradients(da, top, code, sums)
+
     # dy = base + lean y + gain dz
     gain, base, lean = np.empty_like(mean), np.empty_like(mean), np.empty_like(mean)
     for c in range(len(mean)):
@@ -183,8 +195,10 @@ def pooled_back(
         gain[c] = gamma[c] * inverse[c]
         lean[c] = -gain[c] * inverse[c] * sums[1, c] / count + 2 * dvar[c] / (count - 1)
         base[c] = -gain[c] * sums[0, c] / count + dmean[c] / count - lean[c] * mean[c]
+
     _, images, rows, columns, channels = y.shape
     slope, one, zero = y.dtype.type(SLOPE), y.dtype.type(1), y.dtype.type(0)
+
     for image in range(images):
         for i in range(rows):
             for j in range(columns):
@@ -193,6 +207,7 @@ def pooled_back(
                         where = code[image, i, j, c]
                         dz = gain[c] * da[image, i, j, c] * (one if where < 4 else slope)
                         where = where & 3
+
                         dy[0, image, i, j, c] = (
                             base[c] + lean[c] * y[0, image, i, j, c] + (dz if where == 0 else zero)
                         )
@@ -219,6 +234,7 @@ def _add_gradients(da: Array, top: Array, code: Array, sums: Array) -> None:
     """Add dz and dz x."""
     slope, one = da.dtype.type(SLOPE), da.dtype.type(1)
     part = np.empty(sums.shape, da.dtype)
+
     for image in range(da.shape[0]):
         for i in range(da.shape[1]):
             part[:] = 0
@@ -253,16 +269,19 @@ def pooled_back_dot(
     dgamma_dot: Array,
     dbeta_dot: Array,
 ) -> None:
-    """Write the gradient by y once more, and the derivatives of the gradients by y, gamma and beta."""
+    """Write the gradient by y again, and the derivatives of the gradients by y, gamma and beta."""
     count, sums = y.shape[1] * height * width, np.zeros((2, len(mean)))
     _add_gradients_dot(da, da_dot, top, top_dot, code, sums)
-    # dy = base + lean y + gain dz;  dy_dot = base_dot + lean_dot y + lean y_dot + gain dz_dot + fade dz
+
+    # dy     = base + lean y + gain dz
+    # dy_dot = base_dot + lean_dot y + lean y_dot + gain dz_dot + fade dz
     by = np.empty((6, len(mean)), y.dtype)
     for c in range(len(mean)):
         dbeta_dot[c], dgamma_dot[c] = sums[0, c], sums[1, c]
         gain, fade = gamma[c] * inverse[c], -shrink[c] * inverse[c]
         lean = -gain * inverse[c] * dgamma[c] / count
         base = -gain * dbeta[c] / count - lean * mean[c]
+
         lean_dot = -gain * inverse[c] * sums[1, c] / count + 2 * fade * lean
         base_dot = (
             fade * base
@@ -270,14 +289,9 @@ def pooled_back_dot(
             - lean * mean_dot[c]
             - (lean_dot - fade * lean) * mean[c]
         )
-        by[0, c], by[1, c], by[2, c], by[3, c], by[4, c], by[5, c] = (
-            gain,
-            gain * fade,
-            base,
-            lean,
-            base_dot,
-            lean_dot,
-        )
+        by[0, c], by[1, c], by[2, c] = gain, gain * fade, base
+        by[3, c], by[4, c], by[5, c] = lean, base_dot, lean_dot
+
     _write_back_dot(y, y_dot, code, da, da_dot, by, height, width, dy, dy_dot)
 
 
@@ -288,6 +302,7 @@ def _add_gradients_dot(
     """Add dz_dot and dz_dot x + dz x_dot."""
     slope, one = da.dtype.type(SLOPE), da.dtype.type(1)
     part = np.empty(sums.shape, da.dtype)
+
     for image in range(da.shape[0]):
         for i in range(da.shape[1]):
             part[:] = 0
@@ -316,11 +331,9 @@ def _write_back_dot(
     _, images, rows, columns, channels = y.shape
     slope, one, zero = y.dtype.type(SLOPE), y.dtype.type(1), y.dtype.type(0)
     gain, fade, base, lean, base_dot, lean_dot = by[0], by[1], by[2], by[3], by[4], by[5]
-    where, by_dz, by_dz_dot = (
-        np.empty(channels, np.uint8),
-        np.empty(channels, y.dtype),
-        np.empty(channels, y.dtype),
-    )
+    where = np.empty(channels, np.uint8)
+    by_dz, by_dz_dot = np.empty(channels, y.dtype), np.empty(channels, y.dtype)
+
     for image in range(images):
         for i in range(rows):
             for j in range(columns):
@@ -333,6 +346,7 @@ def _write_back_dot(
                         by_dz_dot[c] = (
                             gain[c] * da_dot[image, i, j, c] + fade[c] * da[image, i, j, c]
                         ) * leak
+
                 for k in range(4):
                     inside = 2 * i + k // 2 < height and 2 * j + k % 2 < width
                     for c in range(channels):

@@ -1,7 +1,7 @@
 """What the figures show, as plain rows: the same for the page and for paper.
 
-A row is a point: "series" (who), "panel" (where), "x", "y", and for accuracies "low" and "high", the ends of the 95 %
-interval over tasks. Accuracies are in percent.
+A row is a point: "series" (which curve), "panel" (where), "x", "y", and for accuracies "low" and
+"high", the ends of the 95 % interval over tasks. Accuracies are in percent.
 """
 
 from __future__ import annotations
@@ -11,11 +11,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
+from cfsl.cards.collect import CardFile
+from cfsl.cards.schema import Card
 from cfsl.metrics.accuracy import over_seeds
-from cfsl.presets.board import Board, Found, places_of
 from cfsl.presets.columns import INSTANCE
-from cfsl.presets.row_names import seed_of
 from cfsl.presets.suites import SUITES
+from cfsl.report.board import Board, columns_with
 from cfsl.report.tables import entry_of
 from cfsl.spec import TaskSpec
 
@@ -62,6 +63,7 @@ def lines_of(boards: Sequence[Board]) -> list[Lines]:
         "scaling": _scaling,
         "instance": _instance,
     }
+
     found = [
         lines for board in boards if board.suite in makers for lines in makers[board.suite](board)
     ]
@@ -72,11 +74,12 @@ def _place(board: Board) -> str:
     return f"{board.data}, profile {board.profile}"
 
 
-def _accuracy(series: str, panel: str, x: Any, cards: Sequence[Found]) -> Point:
+def _accuracy(series: str, panel: str, x: Any, cards: Sequence[CardFile]) -> Point:
     """Return the point of a cell."""
     entry = entry_of([found.card for found in cards], None)
     mean, width = 100 * (entry.mean or 0.0), 100 * (entry.ci95 or 0.0)
     text = f"{mean:.2f}" + (f" ± {width:.2f} %" if entry.ci95 is not None else " %")
+
     point = {
         "series": series,
         "panel": panel,
@@ -95,6 +98,7 @@ def _nss(board: Board, column: str) -> int:
 def _figure_3(board: Board) -> Iterator[Lines]:
     """Accuracy over NSS: B, and C with overwrite; both begin at one support set."""
     panels = {"B": "B: new classes", "C": "C: new classes with overwrite"}
+
     rows = []
     for letter, panel in panels.items():
         for learner, cells in board.rows.items():
@@ -103,6 +107,7 @@ def _figure_3(board: Board) -> Iterator[Lines]:
                 rows += [
                     _accuracy(learner, panel, _nss(board, column), cells[column]) for column in own
                 ]
+
     if _has_curve(rows):
         yield Lines(
             "figure3",
@@ -113,6 +118,7 @@ def _figure_3(board: Board) -> Iterator[Lines]:
             "accuracy, %",
             rows,
         )
+
     if board.data not in SUITES["figure4"].data:
         yield from _costs(board, [column for column in board.columns if column[0] == "B"])
 
@@ -123,18 +129,19 @@ def _figure_4(board: Board) -> Iterator[Lines]:
 
 def _costs(board: Board, columns: Sequence[str]) -> Iterator[Lines]:
     """ATM and MACs over NSS, as measured."""
-    measures: Mapping[str, Callable[[Mapping[str, Any]], float]] = {
-        "ATM": lambda card: card["metrics"]["atm"]["total"],
-        "MACs to learn": lambda card: card["macs"]["adaptation"],
-        "MACs to answer": lambda card: card["macs"]["prediction"],
+    measures: Mapping[str, Callable[[Card], float]] = {
+        "ATM": lambda card: card.metrics.atm.total,
+        "MACs to learn": lambda card: card.macs.adaptation,
+        "MACs to answer": lambda card: card.macs.prediction,
     }
+
     rows = []
     for panel, measure in measures.items():
         for learner, cells in board.rows.items():
             for column in columns:
                 values = [float(measure(found.card)) for found in cells.get(column, ())]
                 value = over_seeds(values).mean if values else 0.0
-                if value > 0:  # a logarithmic axis has no zero: who keeps nothing is not on it
+                if value > 0:  # a logarithmic axis has no zero
                     text = f"{value:.4f}" if panel == "ATM" else f"{value:,.0f}"
                     rows.append(
                         {
@@ -145,12 +152,14 @@ def _costs(board: Board, columns: Sequence[str]) -> Iterator[Lines]:
                             "text": text,
                         }
                     )
+
     if _has_curve(rows):
         yield Lines(
             "figure4",
             _place(board),
             "Memory and operations over the number of support sets",
-            "Paper 1, Figure 4, measured. ATM: what is kept, over all support images. Who keeps nothing is not shown.",
+            "Paper 1, Figure 4, measured. ATM: what is kept, over all support images. "
+            "Who keeps nothing is not shown.",
             "support sets",
             "",
             rows,
@@ -174,6 +183,7 @@ def _scaling(board: Board) -> Iterator[Lines]:
     names = {
         column: f"{column[:-1]} {column[-1]} ({specs[column].labels})" for column in board.columns
     }
+
     yield from _by_column(
         board,
         names,
@@ -206,6 +216,7 @@ def _by_column(
         for column in board.columns
         if column in cells
     ]
+
     if _has_curve(rows):
         order = list(names.values())
         yield Lines(
@@ -224,10 +235,13 @@ def _by_column(
 def _corruption(boards: Sequence[Board]) -> Iterator[Lines]:
     """Figures 8 and 9: the instance test under noise and occlusion; clean images are at 0."""
     clean = {(b.data, b.splits, b.profile): b for b in boards if b.suite == "instance"}
+
     for board in (board for board in boards if board.suite == "corruption"):
         specs = SUITES["corruption"].columns(board.data)
+
         base = clean.get((board.data, board.splits, board.profile))
         rows: list[Point] = []
+
         for kind, what in (("noise", "noise"), ("disc", "occlusion")):
             for name, spec in INSTANCE.items():
                 panel = f"{what}, {spec.nss} x {spec.k_shot}"
@@ -244,12 +258,14 @@ def _corruption(boards: Sequence[Board]) -> Iterator[Lines]:
                         for column in own
                         if column in cells
                     ]
+
         if rows:
             yield Lines(
                 "corruption",
                 _place(board),
                 "Instance test under noise and occlusion",
-                "Paper 2, Figures 8 and 9; panels: support sets x images. Level: part of the values that are noise, or "
+                "Paper 2, Figures 8 and 9; panels: support sets x images. "
+                "Level: part of the values that are noise, or "
                 "the radius of the disc over the height. Bars: 95 % over tasks.",
                 "level of corruption",
                 "accuracy, %",
@@ -261,57 +277,72 @@ def _level(spec: TaskSpec) -> float:
     return 0.0 if spec.corruption is None else float(spec.corruption.fraction)
 
 
-def learning_curves(cards: Iterable[Found]) -> list[Lines]:
-    """Return validation accuracy by epoch, a panel for every learner that was trained, a series for every task."""
+def learning_curves(cards: Iterable[CardFile]) -> list[Lines]:
+    """Return validation accuracy by epoch: a panel for every learner, a series for every task."""
     rows: list[Point] = []
     seen = set()
     for found in cards:
-        notes = found.card.get("checkpoint") or {}
-        key = json.dumps([notes.get("identity"), notes.get("update")], sort_keys=True, default=str)
-        accuracies = [epoch.get("accuracy") for epoch in notes.get("history") or []]
-        if (
-            key not in seen
-            and len(accuracies) > 1
-            and all(isinstance(one, int | float) for one in accuracies)
-        ):
+        checkpoint = found.card.checkpoint
+        if checkpoint is None:
+            continue
+        stated = checkpoint.content()
+        training_run = [stated.get("identity"), stated.get("update")]
+        key = json.dumps(training_run, sort_keys=True, default=str)
+        accuracies = [epoch.accuracy for epoch in checkpoint.history or []]
+        known = [100 * accuracy for accuracy in accuracies if accuracy is not None]
+        if key not in seen and len(known) > 1 and len(known) == len(accuracies):
             seen.add(key)
-            rows += _curve(found, [100 * float(one) for one in accuracies])
-    title, caption = (
-        "Learning curves",
-        "Validation accuracy by epoch; each training run judges itself on its own tasks.",
-    )
-    numbers = {name: number for number, name in enumerate(sorted({row["series"] for row in rows}))}
-    rows.sort(key=lambda row: (row["panel"], numbers[row["series"]], row["run"], row["x"]))
-    made = Lines(
-        "learning", "", title, caption, "epoch", "validation accuracy, %", rows, by_learner=False
-    )
-    return [made] if rows else []
+            rows += _curve(found, known)
+    if not rows:
+        return []
+
+    order = {name: number for number, name in enumerate(sorted({row["series"] for row in rows}))}
+    rows.sort(key=lambda row: (row["panel"], order[row["series"]], row["run"], row["x"]))
+    return [
+        Lines(
+            figure="learning",
+            where="",
+            title="Learning curves",
+            caption="Validation accuracy by epoch; "
+            "each training run judges itself on its own tasks.",
+            x_title="epoch",
+            y_title="validation accuracy, %",
+            rows=rows,
+            by_learner=False,
+        )
+    ]
 
 
-def _curve(found: Found, accuracies: Sequence[float]) -> Iterator[Point]:
+def _curve(found: CardFile, accuracies: Sequence[float]) -> Iterator[Point]:
+    """Yield a point for every epoch of the training run of a card."""
     card = found.card
-    identity = card["checkpoint"].get("identity") or {}
-    stated = ((card.get("run") or {}).get("train") or {}).get("learner") or {}
-    name = (
-        stated.get("name") or (identity.get("learner") or {}).get("kind") or card["learner"]["name"]
-    )
-    task = (identity.get("training") or {}).get("validation")
-    series = _column(card["tasks"]["data"], task) if isinstance(task, Mapping) else "?"
+    validation = None if card.training is None else card.training.validation
+    series = "?" if validation is None else _column(card.tasks.data, validation)
+
     for epoch, accuracy in enumerate(accuracies, start=1):
         yield {
             "series": series,
-            "panel": f"{name}, {card['tasks']['data']}",
-            "run": f"{found.path}",
+            "panel": f"{_trained_learner(card)}, {card.tasks.data}",
+            "run": found.path,
             "x": epoch,
             "y": accuracy,
             "text": f"{accuracy:.2f} %",
-            "seeds": seed_of(card),
+            "seeds": card.training_seed,
         }
+
+
+def _trained_learner(card: Card) -> str:
+    """Return the name of the learner that was trained, as far as the card states it."""
+    if card.run is not None and card.run.train is not None:
+        return card.run.train.learner.name
+    identity = None if card.checkpoint is None else card.checkpoint.identity
+    trained = None if identity is None else identity.learner
+    return (trained and trained.kind) or card.learner.name
 
 
 def _column(data: str, spec: Mapping[str, Any]) -> str:
     """Return what the papers call these tasks, or else their type and number of support sets."""
-    for _, column in places_of({"data": data, "spec": spec}):
+    for _, column in columns_with(data, spec):
         return column
     task = TaskSpec(**spec)
     return f"{task.task_type}, {task.nss} sets"

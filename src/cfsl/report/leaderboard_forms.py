@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from cfsl.report.leaderboard import Cell, Leaderboard, Row, places
+from cfsl.report.leaderboard import Leaderboard, LeaderboardCell, LeaderboardRow, places
 from cfsl.report.tables import LEGEND, TOGETHER, text_table, together_mark
 
 _MARKDOWN = str.maketrans({character: f"\\{character}" for character in "\\`*_{}[]<>|#"})
@@ -25,7 +25,10 @@ _CSV = (
 )
 _NARROW = 6
 """Columns that fit one column of a paper."""
-BOLD = "Bold: the best of a column, and what a paired t test on the same tasks cannot tell from it (p at least 0.05)."
+BOLD = (
+    "Bold: the best of a column, and what a paired t test on the same tasks cannot tell from it "
+    "(p at least 0.05)."
+)
 UNTESTED = "Without the predictions of both there is no test, and no tie is claimed: so in"
 
 
@@ -35,6 +38,7 @@ def text_form(boards: Sequence[Leaderboard], out: Path | None, width: int = 120)
     for board in boards:
         title = f"{board.title}, profile {board.profile}: {board.what}"
         lines = [*text_table(title, list(board.columns), board.entries, width)]
+
         legend = [
             *(LEGEND if board.has_published else []),
             *([TOGETHER] if board.has_ensembles else []),
@@ -49,6 +53,7 @@ def csv_form(boards: Sequence[Leaderboard], out: Path | None) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(_CSV)
+
     for board, row, column, cell in places(boards):
         entry, theirs = cell.entry, cell.entry.published
         place = (board.suite, board.data, board.splits, board.profile, row.label, column)
@@ -68,8 +73,10 @@ def _markdown(board: Leaderboard, out: Path | None) -> Iterator[str]:
     yield ""
     yield f"{_md(board.what)}. Split file: {_md(board.splits)}. Accuracy in %, ± 95 % over tasks."
     yield ""
+
     yield "| learner | " + " | ".join(_md(column) for column in board.columns) + " |"
     yield "|---|" + "--:|" * len(board.columns)
+
     for row in board.rows:
         yield f"| {_md(row.label)}{_marks(row)} | " + " | ".join(_md_cells(board, row, out)) + " |"
         if any(cell.entry.published for cell in row.cells.values()):
@@ -84,10 +91,12 @@ def _notes(board: Leaderboard) -> Iterator[str]:
     yield BOLD
     if board.untested:
         yield f"{UNTESTED} {board.untested_words}."
+
     if any(row.breaks_law for row in board.rows):
         yield "\\* breaks the data-flow law on purpose: an upper bound, not ranked."
     if any(row.transductive for row in board.rows):
         yield "\\~ transductive: looks at all targets together."
+
     if board.has_ensembles:
         yield TOGETHER
     if board.repeats:
@@ -96,11 +105,11 @@ def _notes(board: Leaderboard) -> Iterator[str]:
         yield LEGEND[1].replace("(s)", "Published numbers: (s)")
 
 
-def _marks(row: Row) -> str:
+def _marks(row: LeaderboardRow) -> str:
     return (" \\*" if row.breaks_law else "") + (" \\~" if row.transductive else "")
 
 
-def _md_cells(board: Leaderboard, row: Row, out: Path | None) -> Iterator[str]:
+def _md_cells(board: Leaderboard, row: LeaderboardRow, out: Path | None) -> Iterator[str]:
     for column in board.columns:
         cell = row.cells.get(column)
         if cell is None or cell.entry.mean is None:
@@ -113,14 +122,14 @@ def _md_cells(board: Leaderboard, row: Row, out: Path | None) -> Iterator[str]:
         yield f"[{shown}]({link}){width}{together_mark(cell.entry)}"
 
 
-def _md_published(board: Leaderboard, row: Row) -> Iterator[str]:
+def _md_published(board: Leaderboard, row: LeaderboardRow) -> Iterator[str]:
     for column in board.columns:
         theirs = row.cells[column].entry.published if column in row.cells else None
         yield f"*{100 * theirs.accuracy:.2f}{_STATUS[theirs.status]}*" if theirs else ""
 
 
 def _link(path: str, out: Path | None) -> str:
-    """Return the way from the written file to a card, with what Markdown would misread written otherwise."""
+    """Return the path from the written file to a card, with escapes that Markdown needs."""
     shown = os.path.relpath(path, out.parent) if out is not None else path
     return Path(shown).as_posix().replace(" ", "%20").replace("(", "%28").replace(")", "%29")
 
@@ -142,10 +151,12 @@ def _latex(board: Leaderboard) -> Iterator[str]:
     yield r"\centering\scriptsize\setlength{\tabcolsep}{3pt}" if is_wide else r"\centering\small"
     yield rf"\caption{{{_caption(board)}}}"
     yield rf"\label{{tab:{board.suite}-{_plain(board.data)}-{_plain(board.profile)}}}"
+
     yield rf"\begin{{tabular}}{{l{'c' * len(board.columns)}}}"
     yield r"\toprule"
     yield " & ".join(["Learner", *(_tex(column) for column in board.columns)]) + r" \\"
     yield r"\midrule"
+
     for row in board.rows:
         mark = (r"$^{*}$" if row.breaks_law else "") + (r"$^{\sim}$" if row.transductive else "")
         cells = [_tex_cell(row.cells.get(column)) for column in board.columns]
@@ -153,6 +164,7 @@ def _latex(board: Leaderboard) -> Iterator[str]:
         theirs = [_tex_published(row.cells.get(column)) for column in board.columns]
         if any(theirs):
             yield " & ".join([r"\quad published", *theirs]) + r" \\"
+
     yield r"\bottomrule"
     yield r"\end{tabular}"
     yield rf"\end{{{environment}}}"
@@ -165,22 +177,25 @@ def _caption(board: Leaderboard) -> str:
         r"Accuracy in \%, $\pm$ 95\,\% over tasks.",
         _tex(BOLD),
     ]
+
     if board.untested:
         parts.append(f"{UNTESTED} {_tex(board.untested_words)}.")
     if any(row.breaks_law for row in board.rows):
         parts.append(r"$^{*}$ An upper bound that breaks the data-flow law, not ranked.")
     if any(row.transductive for row in board.rows):
         parts.append(r"$^{\sim}$ Transductive.")
+
     if board.has_ensembles:
         parts.append(TOGETHER)
     if board.repeats:
         parts.append(board.repeats_words)
     if board.has_published:
         parts.append(r"Published: $^{\dagger}$ superseded, $^{\ddagger}$ trend only.")
+
     return " ".join(parts)
 
 
-def _tex_cell(cell: Cell | None) -> str:
+def _tex_cell(cell: LeaderboardCell | None) -> str:
     if cell is None or cell.entry.mean is None:
         return "--"
     width = f" \\pm {100 * cell.entry.ci95:.2f}" if cell.entry.ci95 is not None else ""
@@ -188,7 +203,7 @@ def _tex_cell(cell: Cell | None) -> str:
     return (f"$\\mathbf{{{number}}}$" if cell.mark else f"${number}$") + together_mark(cell.entry)
 
 
-def _tex_published(cell: Cell | None) -> str:
+def _tex_published(cell: LeaderboardCell | None) -> str:
     theirs = cell.entry.published if cell else None
     return f"${100 * theirs.accuracy:.2f}{_LATEX_STATUS[theirs.status]}$" if theirs else ""
 

@@ -1,29 +1,32 @@
-"""Figures that are no curves: forgetting matrices, and accuracy against what it costs. Plain rows, as in series.py."""
+"""What two figures show, as plain rows like those of curves.py.
+
+One is the forgetting matrices, the other is accuracy against what it costs.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
+from cfsl.cards.evidence import NOTHING
+from cfsl.cards.schema import Card
 from cfsl.metrics.accuracy import over_seeds
-from cfsl.report.evidence import NOTHING
-from cfsl.report.leaderboard import Cell, EvidenceByPath, Leaderboard
-from cfsl.report.series import Point
-from cfsl.report.tables import headline
+from cfsl.report.curves import Point
+from cfsl.report.leaderboard import EvidenceByPath, Leaderboard, LeaderboardCell
 
 
 @dataclass(frozen=True)
 class Matrices:
-    """Accuracy on each class group after each support set, for every learner of a column: "x" is the group."""
+    """Accuracy on each class group after each support set, for every learner of a column."""
 
     where: str
     columns: list[str]
     rows: list[Point]
-    """With "series", "column", "x", "y" (after which set), "value" in percent, and how many groups are "across"."""
+    """With "series", "column", "x" (the group), "y" (after which set), "value" in percent, and how
+    many groups are "across"."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +36,8 @@ class Pareto:
     where: str
     columns: list[str]
     rows: list[Point]
-    """With "series", "column", "x" (ATM), "y", "low", "high", "macs", and whether it is on the "front"."""
+    """With "series", "column", "x" (ATM), "y", "low", "high", "macs", and whether the point is on
+    the "front"."""
 
     @property
     def series(self) -> list[str]:
@@ -46,13 +50,14 @@ def _where(board: Leaderboard) -> str:
 
 
 def _columns_by_place(boards: Iterable[Leaderboard]) -> dict[str, list[tuple[Leaderboard, str]]]:
-    """Return the columns of each data set and profile; tasks that are in several suites are there once."""
+    """Return the columns of each data set and profile; tasks of several suites are there once."""
     seen = set()
     found: dict[str, list[tuple[Leaderboard, str]]] = {}
+
     for board in boards:
         for column in board.columns:
             cell = next(row.cells[column] for row in board.rows if column in row.cells)
-            key = (_where(board), board.splits, cell.cards[0].card["tasks"]["spec_hash"])
+            key = (_where(board), board.splits, cell.cards[0].card.tasks.spec_hash)
             if key not in seen:
                 seen.add(key)
                 found.setdefault(_where(board), []).append((board, column))
@@ -60,7 +65,7 @@ def _columns_by_place(boards: Iterable[Leaderboard]) -> dict[str, list[tuple[Lea
 
 
 def matrices_of(boards: Iterable[Leaderboard], evidence: EvidenceByPath) -> list[Matrices]:
-    """Return the forgetting matrices of every data set and profile that has answers after every support set."""
+    """Return the forgetting matrices of every data set and profile that has any."""
     made = []
     for where, columns in _columns_by_place(boards).items():
         rows = [
@@ -72,13 +77,15 @@ def matrices_of(boards: Iterable[Leaderboard], evidence: EvidenceByPath) -> list
         ]
         if rows:
             made.append(Matrices(where, list(dict.fromkeys(row["column"] for row in rows)), rows))
+
     return made
 
 
-def _matrix(cell: Cell, evidence: EvidenceByPath) -> np.ndarray | None:
-    """Return the mean over seeds; None if a seed has none, or if there is a single group and nothing to forget."""
+def _matrix(cell: LeaderboardCell, evidence: EvidenceByPath) -> np.ndarray | None:
+    """Return the mean over seeds; None if a seed has none, or if there is a single group."""
     found = [evidence.get(one.path, NOTHING).matrix for one in cell.cards]
     known = [matrix for matrix in found if matrix is not None]
+
     if (
         not known
         or len(known) < len(found)
@@ -99,8 +106,12 @@ def _matrix_points(learner: str, column: str, matrix: np.ndarray) -> list[Point]
 
 
 def paretos_of(boards: Iterable[Leaderboard]) -> list[Pareto]:
-    """Return accuracy against costs for every data set and profile, in columns of at least three learners."""
+    """Return accuracy against costs for every data set and profile.
+
+    A column must have at least three learners.
+    """
     made = []
+
     for where, columns in _columns_by_place(boards).items():
         rows: list[Point] = []
         for board, column in columns:
@@ -115,13 +126,14 @@ def paretos_of(boards: Iterable[Leaderboard]) -> list[Pareto]:
     return made
 
 
-def _costs(learner: str, column: str, cell: Cell) -> Point:
-    cards: list[dict[str, Any]] = [one.card for one in cell.cards]
+def _costs(learner: str, column: str, cell: LeaderboardCell) -> Point:
+    cards = [one.card for one in cell.cards]
     mean, width = 100 * (cell.entry.mean or 0.0), 100 * (cell.entry.ci95 or 0.0)
+
     return {
         "series": learner,
         "column": column,
-        "x": over_seeds([float(headline(card)["atm"]["total"]) for card in cards]).mean,
+        "x": over_seeds([card.headline.atm.total for card in cards]).mean,
         "y": mean,
         "low": mean - width,
         "high": mean + width,
@@ -130,14 +142,14 @@ def _costs(learner: str, column: str, cell: Cell) -> Point:
     }
 
 
-def _macs(card: Mapping[str, Any]) -> float:
-    """Return what it takes to learn and answer a task, by all members where they answer together."""
-    macs = card["ensemble"]["macs"] if "ensemble" in card else card["macs"]
-    return float(macs["adaptation"] + macs["prediction"])
+def _macs(card: Card) -> float:
+    """Return the MACs to learn and answer a task; those of all members of an ensemble."""
+    macs = card.macs if card.ensemble is None else card.ensemble.macs
+    return float(macs.adaptation + macs.prediction)
 
 
 def _with_front(points: Sequence[Point]) -> list[Point]:
-    """Mark the points that no other beats in one of accuracy, ATM and MACs without losing in another."""
+    """Mark the Pareto front: the points that no other point dominates in accuracy, ATM and MACs."""
     values = [(-point["y"], point["x"], point["macs"]) for point in points]
     return [
         point | {"front": not any(_beats(other, own) for other in values)}

@@ -1,4 +1,7 @@
-"""Figures of who is better: a column's learners in their order, and paired differences from one learner. Plain rows."""
+"""What two figures that compare learners show, as plain rows like those of curves.py.
+
+One is the order of the learners of each column, the other is paired differences from one learner.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,14 @@ from dataclasses import dataclass, replace
 from cfsl.errors import SpecError
 from cfsl.metrics.accuracy import summarise
 from cfsl.metrics.paired import paired_p
-from cfsl.report.leaderboard import EvidenceByPath, Leaderboard, Row, differences, is_ranked
-from cfsl.report.series import Point
+from cfsl.report.curves import Point
+from cfsl.report.leaderboard import (
+    EvidenceByPath,
+    Leaderboard,
+    LeaderboardRow,
+    differences,
+    is_ranked,
+)
 
 
 @dataclass(frozen=True)
@@ -18,8 +27,9 @@ class Ranking:
 
     where: str
     rows: list[Point]
-    """With "panel" (the column), "series", "label", "x" and its half "width" in percent (None for one task),
-    "published" (percent or None) and its "status". Upper bounds and refused cards are not ranked."""
+    """With "panel" (the column), "series", "label", "x" and its half "width" in percent (None for
+    one task), "published" (percent or None) and its "status". Upper bounds and refused cards are
+    not ranked."""
 
 
 @dataclass(frozen=True)
@@ -30,14 +40,18 @@ class Differences:
     against: str
     columns: list[str]
     rows: list[Point]
-    """With "column", "series", "x" and its half "width" in points (None for one task), and "p" of the paired test.
-    Upper bounds and refused cards are left out, but an upper bound may be what others are compared with."""
+    """With "column", "series", "x" and its half "width" in points (None for one task), and "p" of
+    the paired test. Upper bounds and refused cards are left out, but others may be compared with an
+    upper bound."""
 
 
 def only(
     boards: Iterable[Leaderboard], learners: Sequence[str], columns: Sequence[str]
 ) -> list[Leaderboard]:
-    """Leave out other learners and other columns (nothing named: nothing left out); refuse names that no board has."""
+    """Leave out other learners and columns than those that are named; refuse unknown names.
+
+    Where no learner or no column is named, all of them stay.
+    """
     boards = list(boards)
     _refuse_unknown("learner", learners, [row.label for board in boards for row in board.rows])
     _refuse_unknown("column", columns, [column for board in boards for column in board.columns])
@@ -67,7 +81,7 @@ def _refuse_unknown(what: str, names: Sequence[str], known: Sequence[str]) -> No
 
 
 def rankings_of(boards: Iterable[Leaderboard]) -> list[Ranking]:
-    """Return the order of the learners in every column of each board in which there are two to compare."""
+    """Return the order of the learners of each board that has two to compare in a column."""
     made = (Ranking(_where(board), [*_ranking_points(board)]) for board in boards)
     return [ranking for ranking in made if ranking.rows]
 
@@ -80,6 +94,7 @@ def _ranking_points(board: Leaderboard) -> Iterator[Point]:
     for column in board.columns:
         rows = [row for row in board.rows if column in row.cells and is_ranked(row, column)]
         rows.sort(key=lambda row: -(row.cells[column].entry.mean or 0.0))
+
         for row in rows if len(rows) > 1 else ():
             entry = row.cells[column].entry
             yield {
@@ -93,14 +108,14 @@ def _ranking_points(board: Leaderboard) -> Iterator[Point]:
             }
 
 
-def _marked(row: Row) -> str:
+def _marked(row: LeaderboardRow) -> str:
     return f"{row.label}, transductive" if row.transductive else row.label
 
 
 def differences_of(
     boards: Iterable[Leaderboard], evidence: EvidenceByPath, against: str
 ) -> list[Differences]:
-    """Return the paired differences of every board on which another learner has answers for the same tasks."""
+    """Return the paired differences of every board with two learners' answers to the same tasks."""
     made = []
     for board in boards:
         base = next((row for row in board.rows if row.label == against), None)
@@ -110,23 +125,26 @@ def differences_of(
                 column for column in board.columns if any(row["column"] == column for row in rows)
             ]
             made.append(Differences(_where(board), against, columns, rows))
+
     return [one for one in made if one.rows]
 
 
-def _difference_points(board: Leaderboard, base: Row, evidence: EvidenceByPath) -> Iterator[Point]:
+def _difference_points(
+    board: Leaderboard, base: LeaderboardRow, evidence: EvidenceByPath
+) -> Iterator[Point]:
     for row in (row for row in board.rows if row is not base):
         for column in (
             column for column in board.columns if column in row.cells and column in base.cells
         ):
             if not is_ranked(row, column):
                 continue
-            apart = differences(row.cells[column], base.cells[column], evidence)
-            if apart is not None:
-                summary = summarise(apart)
+            found = differences(row.cells[column], base.cells[column], evidence)
+            if found is not None:
+                summary = summarise(found)
                 yield {
                     "column": column,
                     "series": _marked(row),
                     "x": 100 * summary.mean,
                     "width": None if summary.ci95 is None else 100 * summary.ci95,
-                    "p": paired_p(apart),
+                    "p": paired_p(found),
                 }
