@@ -24,8 +24,8 @@ from cfsl.cards.manifests import Manifests
 from cfsl.cards.schema import Card
 from cfsl.cards.verify import Verdict, verify_card
 from cfsl.errors import CardError
+from cfsl.learners.description import described
 from cfsl.learners.registry import LEARNERS
-from cfsl.runs.evaluation import described
 from cfsl.runs.run_spec import DataSpec, LearnerSpec, RunSpec, TrainSpec
 from cfsl.spec import TaskSpec
 from cfsl.training.training_spec import Training

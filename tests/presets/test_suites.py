@@ -260,7 +260,7 @@ def test_corrupted_targets_are_for_the_test_alone():
 
 
 def test_a_learner_that_shows_only_its_address_is_known_by_its_name():
-    from cfsl.runs.evaluation import described
+    from cfsl.learners.description import described
 
     class Mine: ...
 

@@ -325,7 +325,7 @@ class Card(_Part):
     learner: CardLearner
     transductive: bool
     breaks_law: bool
-    isolation: Literal["none", "process"]
+    isolation: Literal["none", "process", "sandbox"]
     checkpoint: CardCheckpoint | None
     tasks: CardTasks
     metrics: CardMetrics

@@ -34,7 +34,7 @@ class Isolation(StrEnum):
     """What stands between two support sets."""
 
     NONE = "none"
-    PROCESS = "process"
+    SANDBOX = "sandbox"
 
 
 def learners(json: Json = False) -> None:
@@ -82,7 +82,7 @@ def evaluate(
     isolate: Annotated[
         Isolation,
         typer.Option(
-            help="'process' lets a new process see every support set; see docs/data-flow.md."
+            help="'sandbox' locks the learner up at every support set; see docs/data-flow.md."
         ),
     ] = Isolation.NONE,
     workers: Annotated[
@@ -105,6 +105,7 @@ def evaluate(
     from cfsl.cards.card import write_card
     from cfsl.harness.devices import require_device
     from cfsl.harness.evaluate import Conditions
+    from cfsl.harness.sandbox.sandboxed_run import introduced
     from cfsl.harness.workers import Workers
     from cfsl.runs.perform import perform
     from cfsl.runs.run_spec import built, learner_spec
@@ -113,15 +114,18 @@ def evaluate(
     require_device(device)
     members = _members(checkpoint, ensemble, average)
     look_in_current_folder()
-    spec = learner_spec(learner, parsed_changes(changes or []))
+    sandboxed, settings = isolate is Isolation.SANDBOX, parsed_changes(changes or [])
+    stand_in = introduced(learner, settings) if sandboxed and ":" in learner else None
+    spec = learner_spec(learner, settings, stand_in)
     chosen = options.tasks(range(tasks))
     place = checkpoint_or_ready(learner, checkpoint, chosen.data, chosen.split)
     weights = weights_asked_for(learner, place)
     run = options.run(spec, chosen, weights, progressive=progressive, **members)
 
-    apart = isolate is Isolation.PROCESS
-    fast = lookup(ACCELERATIONS, accelerate, "acceleration") and not apart
-    conditions = Conditions(progressive=progressive, device=device, isolate=apart, accelerate=fast)
+    fast = lookup(ACCELERATIONS, accelerate, "acceleration") and not sandboxed
+    conditions = Conditions(
+        progressive=progressive, device=device, isolate=sandboxed, accelerate=fast
+    )
     with (
         Workers(workers) as pool,
         counting(f"evaluating {learner}", tasks * run.members, "tasks") as progress,
@@ -133,6 +137,7 @@ def evaluate(
             workers=pool if workers > 1 else 1,
             with_ensemble=ensemble is not None,
             progress=progress,
+            sandboxed=stand_in,
         )
 
     if out is not None:
@@ -140,7 +145,7 @@ def evaluate(
     if json:
         print_json(card.content())
         return
-    for difference in differences_from_training(weights.notes(), built(spec)):
+    for difference in differences_from_training(weights.notes(), stand_in or built(spec)):
         say(f"note: {difference}")
     _say_result(learner, chosen, card)
     if out is not None:

@@ -156,7 +156,7 @@ def _stages(train: TrainSpec, folder: Path) -> list[tuple[TrainSpec, Path]]:
 
 def _run_stage(stage: TrainSpec, folder: Path, how: _How) -> list[Epoch]:
     """Train one stage, with a bar and a log of its own, and return its history."""
-    from cfsl.runs.evaluation import described
+    from cfsl.learners.description import described
     from cfsl.runs.perform import perform_training
     from cfsl.runs.run_spec import built
     from cfsl.training.tensorboard import tensorboard_log

@@ -18,9 +18,9 @@ from cfsl.cards.card import read_card
 from cfsl.engine.bench_folder import BenchFolder
 from cfsl.engine.steps import PartialResultStep, Step, TrainStep
 from cfsl.errors import CfslError
+from cfsl.learners.description import described
 from cfsl.learners.registry import find_learner
 from cfsl.nets.convnet import ConvNet
-from cfsl.runs.evaluation import described
 from cfsl.runs.run_spec import LearnerSpec, RunSpec, TrainSpec
 from cfsl.spec import TaskSpec
 from cfsl.training.checkpoint import read_notes

@@ -22,7 +22,7 @@ from typing import Any
 from cfsl.engine.bench_folder import BenchFolder
 from cfsl.engine.schedule import Died, Event, Told
 from cfsl.engine.steps import Step
-from cfsl.harness.isolation.helper_process import HelperProcess
+from cfsl.harness.helper_process import HelperProcess
 
 _BETWEEN_REPORTS = 0.2
 """Seconds between two reports of a worker on how far it is."""

@@ -12,6 +12,7 @@ from cfsl.data.tasks import Tasks
 from cfsl.harness.evaluate import task_info
 from cfsl.harness.macs import counting_macs
 from cfsl.harness.peak import PeakMemory
+from cfsl.harness.sandbox.sandboxed_run import SandboxedRun
 from cfsl.harness.workers import threads
 from cfsl.learners.base import FixedEmbedding, Learner, Meta, Support
 
@@ -43,6 +44,22 @@ def measure_peak_memory(learner: Learner, tasks: Tasks, meta: Meta) -> int:
     memory = PeakMemory()
     _run_first_task(learner, tasks, meta, memory, memory)
     return memory.peak
+
+
+def measure_in_sandbox(learner: Learner, tasks: Tasks, meta: Meta) -> tuple[TaskMacs, int]:
+    """Return the MACs and the peak memory of the first task, both counted inside the sandbox."""
+    info = task_info(tasks, tasks.numbers[0])
+
+    def measured(kind: str) -> tuple[int, int]:
+        task = tasks[0]
+        supports = (Support(support.images, support.labels) for support in task.support_sets)
+        return run.measure(kind, info, supports, lambda: task.target.images)
+
+    run = SandboxedRun(learner, meta)
+    with threads(1), torch.no_grad():
+        macs = TaskMacs(*measured("macs"))
+        peak = max(measured("memory"))
+    return macs, peak
 
 
 def _run_first_task(

@@ -18,8 +18,9 @@ from cfsl.errors import LearnerError, SpecError
 from cfsl.harness.devices import require_device
 from cfsl.harness.embedding_table import Table, embedding_table, remembered_table
 from cfsl.harness.freed_memory import freed_memory_kept
-from cfsl.harness.isolation.isolate import IsolatedRun
 from cfsl.harness.run import Outcome, Run, StrictRun, TrustingRun
+from cfsl.harness.sandbox.sandboxed_learner import SandboxedLearner
+from cfsl.harness.sandbox.sandboxed_run import SandboxedRun
 from cfsl.harness.trace import Trace
 from cfsl.harness.workers import Progress, Workers, on_device, threads
 from cfsl.learners.base import FixedEmbedding, Learner, Meta, Support, TaskInfo
@@ -44,8 +45,8 @@ class Conditions:
     where nothing is published."""
     device: str = "cpu"
     isolate: bool = False
-    """Run every call of the learner in a new process (see `isolation/isolate.py`): the same
-    answers, and nowhere in memory to hide anything."""
+    """Run every call of the learner in a locked process of its own (see `sandbox/`): the same
+    answers, and nowhere to hide anything."""
     accelerate: bool = False
     """Run the faster twin of the learner, if there is one (see `learners/maml/accelerated.py`):
     the same answers up to rounding."""
@@ -69,9 +70,9 @@ def evaluate(
 
     `progressive` also asks for all targets after every support set. `table` lets a learner with
     an `embed` of its own embed each image of the split once. `law` enforces the data-flow law.
-    `isolate` runs every call of the learner in a new process. `accelerate` takes the faster twin
-    of a learner that has one. `workers` is the number of processes that share the tasks, and
-    `progress` is told how many more tasks are finished.
+    `isolate` runs every call of the learner in a sandbox: a locked process of its own.
+    `accelerate` takes the faster twin of a learner that has one. `workers` is the number of
+    processes that share the tasks, and `progress` is told how many more tasks are finished.
 
     `workers` and `isolate` change no bit of the answers; `table` and `accelerate` round otherwise.
     """
@@ -166,6 +167,8 @@ def _checked(learner: Learner, tasks: Tasks, conditions: Conditions) -> Learner:
         raise LearnerError("there are no tasks to evaluate; give at least one")
     if conditions.isolate and not conditions.law:
         raise LearnerError("isolate=True enforces the law and law=False does not; give one of them")
+    if isinstance(learner, SandboxedLearner) and not conditions.isolate:
+        raise LearnerError(f"{learner.place} was made for a sandbox; evaluate it with isolate=True")
     _require_labels_of_spec(tasks)
     require_device(conditions.device)
 
@@ -202,7 +205,7 @@ def _outcomes(
     """
     _fill_caches(tasks)
     meta = on_device(meta, conditions.device)
-    if getattr(learner, "needs_loading", False):
+    if getattr(learner, "needs_loading", False) and not conditions.isolate:
         _load(learner, tasks, meta)
     uses_table = _uses_table(learner, tasks, conditions)
     outcomes = []
@@ -214,6 +217,9 @@ def _outcomes(
         _started(learner, meta, conditions, embedded=uses_table) as run,
     ):
         table = _table(run, learner, meta, tasks, conditions) if uses_table else None
+        if isinstance(run, SandboxedRun):
+            _show_first_task(run, tasks, table)
+
         for task in _unlabelled(tasks):
             images = _TaskImages(tasks, task, table, conditions.device)
             outcome = run.task(
@@ -228,6 +234,13 @@ def _outcomes(
                 progress(1)
 
     return outcomes
+
+
+def _show_first_task(run: SandboxedRun, tasks: Tasks, table: Table | None) -> None:
+    """Let a run see what states look like in task 0 of the setting, whichever tasks it runs."""
+    first = replace(tasks, numbers=range(1))
+    images = _TaskImages(first, next(_unlabelled(first)), table, "cpu")
+    run.compare_structures_with(task_info(first, 0), images.support_sets())
 
 
 def _load(learner: Learner, tasks: Tasks, meta: Meta) -> None:
@@ -335,8 +348,7 @@ def _started(
 ) -> Iterator[Run]:
     """Yield what runs tasks. After the last task, check the weights and end all processes."""
     if conditions.isolate:
-        with IsolatedRun(learner, meta, embedded=embedded) as isolated:
-            yield isolated
+        yield SandboxedRun(learner, meta, embedded=embedded)
     elif conditions.law:
         strict = StrictRun(learner, meta, embedded=embedded)
         yield strict
@@ -346,7 +358,7 @@ def _started(
 
 
 def _table(run: Run, learner: Learner, meta: Meta, tasks: Tasks, conditions: Conditions) -> Table:
-    """Return all images embedded; in isolation, by a new process each time."""
+    """Return all images embedded; in a sandbox, by new processes each time."""
     if conditions.isolate:
         return embedding_table(run.embed, tasks, conditions.device)
     return remembered_table(run.embed, learner, meta, tasks, conditions.device)

@@ -7,7 +7,7 @@ import functools
 import secrets
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, TypeAlias
+from typing import Protocol, TypeAlias, TypeVar
 
 import torch
 from jaxtyping import Float, Shaped
@@ -20,6 +20,8 @@ from cfsl.learners.base import FixedEmbedding, Learner, Meta, State, Support, Ta
 
 TargetMaker: TypeAlias = Callable[[], Shaped[Tensor, "targets *shape"]]
 """Makes the images of targets when the learner is asked about them."""
+Packed = TypeVar("Packed")
+"""A state as it crosses between two support sets."""
 _TOLERANCE = 1e-3
 """How far answers may differ, by the largest of them, that should be the same."""
 _CLOSELY_WATCHED = 8
@@ -57,7 +59,7 @@ class Outcome:
 
 
 class Run(Protocol):
-    """Runs tasks with one learner: as `StrictRun`, `TrustingRun` or `IsolatedRun`.
+    """Runs tasks with one learner: as `StrictRun`, `TrustingRun` or `SandboxedRun`.
 
     A run that is made with `embedded=True` is given images that are embedded already.
     """
@@ -232,11 +234,11 @@ class TrustingRun:
 
 
 def observe_all(
-    first: PackedState,
+    first: Packed,
     supports: Iterable[Support],
-    observe: Callable[[PackedState, Support], PackedState],
-    predict: Callable[[PackedState], Tensor] | None,
-) -> tuple[list[PackedState], list[Tensor]]:
+    observe: Callable[[Packed, Support], Packed],
+    predict: Callable[[Packed], Tensor] | None,
+) -> tuple[list[Packed], list[Tensor]]:
     """Go through the support sets.
 
     Return the states at all boundaries, and the labels that `predict` gives after each set.

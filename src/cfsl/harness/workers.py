@@ -23,7 +23,7 @@ from torch import Tensor
 
 from cfsl.data.tasks import Tasks
 from cfsl.errors import LearnerError
-from cfsl.harness.isolation.helper_process import HelperContext
+from cfsl.harness.helper_process import HelperContext
 from cfsl.harness.trace import Trace, joined
 from cfsl.learners.base import Learner, Meta
 

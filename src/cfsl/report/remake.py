@@ -101,7 +101,8 @@ def _eval(card: Card) -> Remake:
 
     options = _task_options(tasks)
     options += ["--progressive"] if card.metrics.progressive_accuracy is not None else []
-    options += ["--isolate", "process"] if card.isolation == "process" else []
+    # Cards of earlier versions say "process": a weaker form that is gone.
+    options += ["--isolate", "sandbox"] if card.isolation in ("process", "sandbox") else []
     options += ["--checkpoint", "RUN"] if card.checkpoint is not None else []
     if ensemble is not None:
         options += ["--ensemble", str(ensemble.members), "--average", ensemble.average]

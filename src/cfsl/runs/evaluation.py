@@ -11,11 +11,12 @@ from cfsl.cards.environment import environment
 from cfsl.cards.schema import Card
 from cfsl.data.manifest import Manifest
 from cfsl.data.tasks import Tasks
-from cfsl.harness.cost import measure_macs, measure_peak_memory
+from cfsl.harness.cost import measure_in_sandbox, measure_macs, measure_peak_memory
 from cfsl.harness.evaluate import Conditions, evaluate_under
 from cfsl.harness.trace import Trace
 from cfsl.harness.workers import Workers
 from cfsl.learners.base import Learner, Meta
+from cfsl.learners.description import described
 from cfsl.learners.maml.accelerated import why_not
 from cfsl.metrics.answers import Answers, answers_of, rounded
 
@@ -70,38 +71,26 @@ def card_of(
 ) -> Card:
     """Return the card of a run with these rounded answers; costs are measured on its first task."""
     notes, training_seconds = without_seconds(checkpoint)
+    if conditions.isolate:
+        macs, peak = measure_in_sandbox(learner, tasks, meta)
+    else:
+        macs, peak = measure_macs(learner, tasks, meta), measure_peak_memory(learner, tasks, meta)
+
     content = {
         "learner": {"name": name, **described(learner)},
         "transductive": bool(getattr(learner, "transductive", False)),
         "breaks_law": bool(getattr(learner, "breaks_law", False)),
-        "isolation": "process" if conditions.isolate else "none",
+        "isolation": "sandbox" if conditions.isolate else "none",
         "accelerated": conditions.accelerate and why_not(learner, conditions.device) is None,
         "checkpoint": notes,
         "tasks": tasks_described(tasks),
         "metrics": measurements(answers),
-        "macs": vars(measure_macs(learner, tasks, meta))
-        | {"training_step": (checkpoint or {}).get("step_macs")},
-        "peak_memory": measure_peak_memory(learner, tasks, meta),
+        "macs": vars(macs) | {"training_step": (checkpoint or {}).get("step_macs")},
+        "peak_memory": peak,
         "circumstances": {"seconds": seconds, "environment": environment(conditions.device)}
         | training_seconds,
     }
     return Card.of(content)
-
-
-def described(learner: Any) -> dict[str, Any]:
-    """Return a learner's class and hyper-parameters, ready for JSON."""
-    describe = getattr(learner, "model_dump", None)
-    return {
-        "class": type(learner).__name__,
-        "settings": describe(mode="json") if describe else _shown(learner),
-    }
-
-
-def _shown(learner: Any) -> str:
-    """Return the `repr` of a learner, or its name where `repr` would only show an address."""
-    kind = type(learner)
-    has_own = any("__repr__" in vars(parent) for parent in kind.__mro__[:-1])
-    return repr(learner) if has_own else f"{kind.__module__}.{kind.__qualname__}"
 
 
 def tasks_described(tasks: Tasks) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from cfsl.cards.card import measurements
 from cfsl.cards.schema import Card, CardMacs
 from cfsl.harness.evaluate import Conditions, evaluate_under
+from cfsl.harness.sandbox.sandboxed_learner import SandboxedLearner
 from cfsl.harness.trace import Trace
 from cfsl.harness.workers import Workers
 from cfsl.metrics.answers import Answers, answers_of, rounded
@@ -40,11 +41,15 @@ def perform(
     workers: int | Workers = 1,
     with_ensemble: bool | None = None,
     progress: Callable[[int], None] | None = None,
+    sandboxed: SandboxedLearner | None = None,
 ) -> Performed:
-    """Do a run from its weights to its card. The conditions must be those of the run."""
-    learner, tasks = built(run.learner), tasks_of(run)
+    """Do a run from its weights to its card. The conditions must be those of the run.
+
+    `sandboxed` stands for a learner that must not be imported in this process.
+    """
+    learner, tasks = sandboxed or built(run.learner), tasks_of(run)
     best = weights.of_member(0, learner, tasks, run.seed)
-    if weights.path is not None and run.train is None:
+    if weights.path is not None and run.train is None and sandboxed is None:
         require_fit(run.learner.name, learner, best, tasks, weights.path)
 
     start = time.perf_counter()
@@ -56,7 +61,13 @@ def perform(
     ensemble_seconds = time.perf_counter() - start - seconds
 
     performed = card_of_run(
-        run, weights, conditions, members, seconds=seconds, with_ensemble=with_ensemble
+        run,
+        weights,
+        conditions,
+        members,
+        seconds=seconds,
+        with_ensemble=with_ensemble,
+        sandboxed=sandboxed,
     )
     card = performed.card
     if card.ensemble is None:
@@ -73,12 +84,13 @@ def card_of_run(
     *,
     seconds: float,
     with_ensemble: bool | None = None,
+    sandboxed: SandboxedLearner | None = None,
 ) -> Performed:
     """Return the card of a run whose members gave these traces, and measure what the learner costs.
 
     By default the card says what the members answer together if there are several.
     """
-    learner, tasks = built(run.learner), tasks_of(run)
+    learner, tasks = sandboxed or built(run.learner), tasks_of(run)
     answers = {"": rounded(answers_of(members[0]))}
     card = card_of(
         run.learner.name,

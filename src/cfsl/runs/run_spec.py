@@ -12,15 +12,17 @@ import hashlib
 import inspect
 import json
 from collections.abc import Mapping
+from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
+from cfsl.harness.sandbox.sandboxed_learner import SandboxedLearner
 from cfsl.learners.base import ShapedByTask
+from cfsl.learners.description import described
 from cfsl.learners.overrides import changed, field_of
 from cfsl.learners.registry import LEARNERS, STARTS, find_learner
-from cfsl.runs.evaluation import described
 from cfsl.sampling import SAMPLER
 from cfsl.spec import Count, FrozenSpec, TaskSpec
 from cfsl.training.training_spec import Training
@@ -52,22 +54,45 @@ class LearnerSpec(FrozenSpec):
     """All hyper-parameters, changed or not: defaults may change later, and runs must not."""
 
 
-def learner_spec(name: str, changes: Mapping[str, Any]) -> LearnerSpec:
-    """Return the identity of a learner."""
+def learner_spec(
+    name: str, changes: Mapping[str, Any], sandboxed: SandboxedLearner | None = None
+) -> LearnerSpec:
+    """Return the identity of a learner; a sandboxed one is not imported here."""
     bare = LearnerSpec(name=name, changes=dict(changes), settings=None)
-    learner = built(bare)
+    learner = built(bare) if sandboxed is None else sandboxed
     is_ours = name in LEARNERS or name in STARTS or name.startswith("cfsl.")
-    return bare.replace(
-        settings=described(learner)["settings"], source=None if is_ours else _source(learner)
-    )
+
+    source = None
+    if not is_ours:
+        source = _sha256(_file_of(learner) if sandboxed is None else _file_of_module(name))
+    return bare.replace(settings=described(learner)["settings"], source=source)
 
 
-def _source(learner: Any) -> str | None:
-    """Return the sha256 of the file that a learner is written in."""
+def _sha256(path: Path | None) -> str | None:
     try:
-        return hashlib.sha256(Path(inspect.getfile(type(learner))).read_bytes()).hexdigest()
+        return None if path is None else hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError:
+        return None
+
+
+def _file_of(learner: Any) -> Path | None:
+    """Return the file that the class of a learner is written in."""
+    try:
+        return Path(inspect.getfile(type(learner)))
     except (OSError, TypeError):
         return None
+
+
+def _file_of_module(place: str) -> Path | None:
+    """Return the file of the module in package.module:Class, found without importing anything."""
+    found, folders, name = None, None, ""
+    for part in place.partition(":")[0].split("."):
+        name = f"{name}.{part}".lstrip(".")
+        found = PathFinder.find_spec(name, folders)
+        if found is None:
+            return None
+        folders = found.submodule_search_locations
+    return None if found is None or found.origin is None else Path(found.origin)
 
 
 def built(spec: LearnerSpec) -> Any:

@@ -13,6 +13,8 @@ import torch
 from cfsl.data.store import Dataset
 from cfsl.data.tasks import Tasks
 from cfsl.errors import CfslError
+from cfsl.harness.sandbox.sandboxed_learner import SandboxedLearner
+from cfsl.harness.sandbox.sandboxed_run import sandboxed_first_weights
 from cfsl.learners.base import Meta, first_weights
 from cfsl.learners.registry import LEARNERS, NO_WEIGHTS
 from cfsl.runs.run_spec import DataSpec, LearnerSpec, TrainSpec, WeightsFile, trainer_of
@@ -41,6 +43,9 @@ class Weights:
     def of_member(self, rank: int, learner: Any, tasks: Tasks, seed: int) -> Meta:
         """Return the weights of the best epoch (rank 0) or of the next best, or draw them."""
         if self.path is None:
+            if isinstance(learner, SandboxedLearner):
+                shape = _image_shape(tasks.data)
+                return sandboxed_first_weights(learner, shape, tasks.spec, seed=seed)
             generator = torch.Generator().manual_seed(seed)
             return first_weights(learner, _image_shape(tasks.data), tasks.spec, generator)
         return best_weights(self.path, rank) if self.path.is_dir() else read_weights(self.path)

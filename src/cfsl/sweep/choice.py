@@ -10,11 +10,12 @@ from cfsl.cards.card import Content
 from cfsl.cards.compare import SIGNIFICANT
 from cfsl.cards.environment import environment
 from cfsl.data.tasks import Tasks
+from cfsl.learners.description import described
 from cfsl.metrics.accuracy import summarise, task_accuracies
 from cfsl.metrics.answers import Scorable
 from cfsl.metrics.memory import atm
 from cfsl.metrics.paired import compare
-from cfsl.runs.evaluation import described, tasks_described
+from cfsl.runs.evaluation import tasks_described
 from cfsl.sweep.space import Point
 
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 
 from cfsl.errors import CfslError
-from cfsl.harness.isolation.helper_process import HelperProcess
+from cfsl.harness.helper_process import HelperProcess
 from cfsl.sweep.study import SweepStudy
 from cfsl.sweep.trials import Sweep
 from cfsl.sweep.work import Happening, Watch, work

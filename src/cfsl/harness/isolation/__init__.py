@@ -1,1 +1,0 @@
-"""Every call of a learner in a process of its own."""
