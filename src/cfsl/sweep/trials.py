@@ -16,7 +16,7 @@ from cfsl.runs.data import open_data
 from cfsl.runs.run_spec import DataSpec, RunSpec, Seed, TrainSpec, built, learner_spec, trainer_of
 from cfsl.sampling import require_feasible
 from cfsl.spec import Count, FrozenSpec, TaskSpec
-from cfsl.sweep.knobs import Knobs
+from cfsl.sweep.hyperparameters import Hyperparameters
 from cfsl.sweep.space import (
     LISTED,
     Choices,
@@ -57,8 +57,8 @@ class Sweep(FrozenSpec):
     @property
     def centre(self) -> Point:
         """The values of the varied hyper-parameters where they are not varied."""
-        knobs = knobs_of(self)
-        return {name: knobs.centre(name) for name in self.space}
+        hyperparameters = hyperparameters_of(self)
+        return {name: hyperparameters.centre(name) for name in self.space}
 
     def points(self) -> list[Point] | None:
         """Return all trials beforehand, if the method knows them."""
@@ -67,9 +67,9 @@ class Sweep(FrozenSpec):
         )
 
 
-def knobs_of(sweep: Sweep) -> Knobs:
+def hyperparameters_of(sweep: Sweep) -> Hyperparameters:
     """Return what can be varied."""
-    return Knobs(sweep.learner, sweep.base, sweep.training)
+    return Hyperparameters(sweep.learner, sweep.base, sweep.training)
 
 
 def training_for(
@@ -126,7 +126,7 @@ def _fitted(space: Space, centre: Point) -> Space:
 
 def run_of(sweep: Sweep, point: Point) -> RunSpec:
     """Return the run that tries a point."""
-    changes, training = knobs_of(sweep).settings(point)
+    changes, training = hyperparameters_of(sweep).settings(point)
     spec = learner_spec(sweep.learner, changes)
     embeds = isinstance(built(spec), FixedEmbedding) and sweep.task.corruption is None
     train = None
