@@ -171,7 +171,7 @@ def _require_few(count: int) -> None:
 
 
 def corner_points(space: Space, centre: Point) -> Sequence[Point]:
-    """Return the points to check a space with: each choice and each end of a range, one at a time."""
+    """Return the points that check a space: each choice and each end of a range, one at a time."""
     return [
         centre,
         *(centre | {name: value} for name, domain in space.items() for value in domain.ends()),

@@ -248,7 +248,7 @@ class SweepStudy:
         }
 
     def _decoded(self, params: Mapping[str, Any]) -> Point:
-        """Return the values that Optuna's parameters stand for: Optuna stores only simple values."""
+        """Return the values that Optuna's parameters stand for: Optuna has only simple values."""
         return {name: _decoded(domain, params[name]) for name, domain in self._sweep.space.items()}
 
 
