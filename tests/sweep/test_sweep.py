@@ -1,4 +1,4 @@
-"""cfsl sweep: trials are on validation tasks, none is done twice, and a sweep that was killed goes on."""
+"""cfsl sweep: trials use validation tasks, none is done twice, and a killed sweep can go on."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def _done(values: dict, accuracy: float) -> Row:
 
 
 def test_what_made_no_difference_wherever_nothing_else_differed_is_told():
-    """Of axes nothing is said: it never has two values beside the same others; a failed trial says nothing."""
+    """`axes` is not told: it never varies alone. A failed trial is not counted."""
     rows = [
         _done({"lr": 0.1, "views": "one", "axes": 2}, 0.3),
         _done({"lr": 0.1, "views": "turns", "axes": 2}, 0.3),
@@ -338,7 +338,7 @@ def test_the_words_of_paper_2_are_found_in_learners_that_wrap_others():
 
 
 def values_of(study: SweepStudy, count: int) -> list[dict]:
-    """HeldTrial trials and finish them at once, with an accuracy that depends on their values alone."""
+    """Take trials and finish them at once, with an accuracy that depends on their values alone."""
     found = []
     for _ in range(count):
         held = study.take()

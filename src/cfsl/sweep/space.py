@@ -122,6 +122,7 @@ def _domain(name: str, content: Any) -> Domain:
             f"{name}: {json.dumps(content)} is neither "
             '{"low": ..., "high": ...} nor {"choices": [...]}'
         )
+
     try:
         return Choices(**content) if "choices" in content else Range(**content)
     except SpecError as error:

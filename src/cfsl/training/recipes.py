@@ -29,22 +29,24 @@ def short(task: TaskSpec) -> Training:
     An episode has 64 classes of 3 images, which take turns as the prototype. The optimizer is AdamW
     at 0.002 with warm-up and cosine decay. Weights are averaged, and images are warped mildly.
     """
+    schedule = Schedule(
+        epochs=10,
+        updates=100,
+        optimizer="adamw",
+        rate=2e-3,
+        decay="cosine",
+        warmup=60,
+        weight_decay=0.02,
+        average=0.99,
+    )
+
     return Training(
         episodes=TaskSpec.few_shot(n_way=64, k_shot=1, k_target=2),
         turns=True,
         validation=task,
         validation_tasks=200,
         augmentation=MILD,
-        schedule=Schedule(
-            epochs=10,
-            updates=100,
-            optimizer="adamw",
-            rate=2e-3,
-            decay="cosine",
-            warmup=60,
-            weight_decay=0.02,
-            average=0.99,
-        ),
+        schedule=schedule,
     )
 
 
@@ -60,21 +62,19 @@ def pretrain_paper(task: TaskSpec) -> Training:
 
 def pretrain_short(task: TaskSpec) -> Training:
     """Return i.i.d. pretraining for a few minutes of one core."""
+    schedule = Schedule(
+        epochs=10,
+        updates=200,
+        batch=128,
+        optimizer="adamw",
+        rate=2e-3,
+        decay="cosine",
+        warmup=60,
+        weight_decay=0.02,
+    )
+
     return Training(
-        episodes=task,
-        iid=True,
-        validation=task,
-        validation_tasks=50,
-        schedule=Schedule(
-            epochs=10,
-            updates=200,
-            batch=128,
-            optimizer="adamw",
-            rate=2e-3,
-            decay="cosine",
-            warmup=60,
-            weight_decay=0.02,
-        ),
+        episodes=task, iid=True, validation=task, validation_tasks=50, schedule=schedule
     )
 
 
@@ -92,20 +92,22 @@ def meta_short(task: TaskSpec) -> Training:
 
     An update has two tasks, and the rate has a cosine decay.
     """
+    schedule = Schedule(
+        epochs=10,
+        updates=50,
+        batch=2,
+        optimizer="adamw",
+        rate=2e-3,
+        decay="cosine",
+        warmup=30,
+    )
+
     return Training(
         episodes=task,
         validation=task,
         validation_tasks=50,
         augmentation=MILD,
-        schedule=Schedule(
-            epochs=10,
-            updates=50,
-            batch=2,
-            optimizer="adamw",
-            rate=2e-3,
-            decay="cosine",
-            warmup=30,
-        ),
+        schedule=schedule,
     )
 
 
