@@ -57,8 +57,12 @@ def test_the_demo_trains_evaluates_and_leaves_cards_and_pictures(tmp_path, monke
         demo["Size"](data="glyphs-400x20", learners=learners, tuned_tasks=2, tasks=4, updates=1)
     )
     there = sorted(path.name for path in (tmp_path / "demo").iterdir())
-    assert there == ["accuracy.png", "cards", "instance-clean.png", "instance-noise.png", "instance-occluded.png",
-                     "report.html", "runs", "type-a.png", "type-b.png", "type-c.png", "type-d.png"]  # fmt: skip
+    assert there == [
+        "accuracy.png", "cards",
+        "instance-clean.png", "instance-noise.png", "instance-occluded.png",
+        "report.html", "runs",
+        "type-a.png", "type-b.png", "type-c.png", "type-d.png",
+    ]  # fmt: skip
     cards = {
         path.stem: json.loads(path.read_text())
         for path in (tmp_path / "demo" / "cards").glob("*.json")

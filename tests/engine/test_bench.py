@@ -1,4 +1,4 @@
-"""cfsl bench: every cell is run once, whatever the engine, whoever is killed; and one that fails stops no other."""
+"""cfsl bench: every engine runs a cell once, also after a kill; no failure stops other cells."""
 
 from __future__ import annotations
 
@@ -188,7 +188,8 @@ def test_a_card_from_before_a_field_was_added_is_still_that_cell_s(undisturbed, 
 def test_a_cell_of_another_suite_or_order_is_the_same_cell(undisturbed, run, tmp_path):
     shutil.copytree(undisturbed, tmp_path / "copy")
     planned = run(
-        "bench", "table1", "--profile", "smoke", "--data", "glyphs-400x20", "--learners", "chance,pixel_nn",
+        "bench", "table1", "--profile", "smoke", "--data", "glyphs-400x20",
+        "--learners", "chance,pixel_nn",
         "--columns", "B3", "--tasks", "3", "--out", "copy", "--plan",
     )  # fmt: skip
     assert planned.code == 0 and "2 cells: 2 done" in planned.out
@@ -308,7 +309,8 @@ STOPPED = (130, -signal.SIGINT)
 def test_a_stopped_bench_says_so_leaves_no_process_and_goes_on(undisturbed, run, tmp_path, number):
     one = subprocess.Popen(
         command(*TINY, "--engine", "processes", "--workers", "2", "--out", str(tmp_path)),
-        env=environment(), text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
+        env=environment(), text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        start_new_session=True,
     )  # fmt: skip
     while not list(tmp_path.glob("cards/*.json")):
         assert one.poll() is None
@@ -395,12 +397,12 @@ def test_a_bench_that_is_killed_at_twenty_random_moments_ends_with_the_same_card
     moments = random.Random(5)
     kills, starts = 0, 0
     for _ in range(120):
-        folder = tmp_path / str(
-            starts + kills // 10
-        )  # anew after an end or ten kills: all moments are met
+        # A new folder after an end or ten kills, so that kills come at every stage of a bench.
+        folder = tmp_path / str(starts + kills // 10)
         one = subprocess.Popen(
             command(*TINY, "--engine", "processes", "--workers", "2", "--out", str(folder)),
-            env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
+            env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            start_new_session=True,
         )  # fmt: skip
         try:
             one.wait(moments.uniform(1.0, 9.0))
@@ -427,7 +429,8 @@ def test_a_bench_that_is_killed_three_times_ends_with_the_same_cards(undisturbed
     for seconds in (2.0, 3.5, 5.0):
         one = subprocess.Popen(
             command(*TINY, "--engine", "processes", "--workers", "2", "--out", str(tmp_path)),
-            env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
+            env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            start_new_session=True,
         )  # fmt: skip
         time.sleep(seconds)
         one.kill()

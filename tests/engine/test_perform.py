@@ -97,9 +97,7 @@ def test_a_trained_cell_is_the_best_epoch_and_the_ensemble_of_the_best_by_hand(
     )
 
 
-def test_the_card_of_an_ensemble_names_its_epochs_best_first_and_counts_the_operations_of_all_members(
-    trained,
-):
+def test_an_ensemble_card_names_its_epochs_best_first_and_counts_the_operations_of_all(trained):
     run, bench_folder = trained
     card = read_card(bench_folder.card(run)).content()
     history = read_notes(bench_folder.training(run.train) / LAST)["history"]

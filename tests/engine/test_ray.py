@@ -1,4 +1,4 @@
-"""The engine 'ray': the same cards as everywhere, on machines that share nothing, some of which die."""
+"""The engine 'ray': machines that share no files, some of which die, make the same cards."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from cfsl.spec import TaskSpec
 
 if importlib.util.find_spec("ray") is None:
     pytest.skip("Ray is not installed", allow_module_level=True)
-# A token of our own, so that no file is written to the user's home folder. Ray reads this when it is imported.
+# With a token of our own Ray writes no file to the user's home folder. Ray reads it when imported.
 os.environ |= {
     "RAY_AUTH_MODE": "token",
     "RAY_AUTH_TOKEN": "of-the-tests-of-cfsl-and-of-nobody-else",

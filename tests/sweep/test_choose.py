@@ -1,4 +1,4 @@
-"""cfsl choose: every combination is tried on validation tasks; and --set and --try reach inner hyper-parameters."""
+"""cfsl choose tries all combinations on validation tasks; --set and --try reach inner values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""cfsl sweep: trials are on validation tasks, none is done twice, and a sweep that was killed goes on."""
+"""cfsl sweep: trials use validation tasks, none is done twice, and a killed sweep can go on."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from cfsl.errors import SpecError
 from cfsl.report.sweep_chart import sweep_chart
 from cfsl.runs.data import data_spec, open_data
 from cfsl.spec import TaskSpec
-from cfsl.sweep.knobs import Knobs
+from cfsl.sweep.hyperparameters import Hyperparameters
 from cfsl.sweep.outcome import Row, idle
 from cfsl.sweep.paper2 import paper_2_sweep
 from cfsl.sweep.space import METHODS, Choices, Range, listed_points, read_space
@@ -69,7 +69,7 @@ def _done(values: dict, accuracy: float) -> Row:
 
 
 def test_what_made_no_difference_wherever_nothing_else_differed_is_told():
-    """Of axes nothing is said: it never has two values beside the same others; a failed trial says nothing."""
+    """`axes` is not told: it never varies alone. A failed trial is not counted."""
     rows = [
         _done({"lr": 0.1, "views": "one", "axes": 2}, 0.3),
         _done({"lr": 0.1, "views": "turns", "axes": 2}, 0.3),
@@ -304,8 +304,8 @@ def test_the_sweeps_of_paper_2_are_around_its_values(learner, data):
     base, space = paper_2_sweep(learner, data, task)
     replay = ["b", "p"] if learner == "pretrain_tune_replay" else []
     assert list(space) == ["filters", "blocks", "rate", *replay]
-    knobs = Knobs(learner, base, training_for(learner, "paper", task, 0, {}))
-    centre = {name: knobs.centre(name) for name in space}
+    hyperparameters = Hyperparameters(learner, base, training_for(learner, "paper", task, 0, {}))
+    centre = {name: hyperparameters.centre(name) for name in space}
     assert all(centre[name] in domain.values() for name, domain in space.items())
     slow = learner == "protonet" and data == "omniglot"
     assert centre["rate"] == (0.001 if slow else 0.01)
@@ -313,7 +313,7 @@ def test_the_sweeps_of_paper_2_are_around_its_values(learner, data):
         assert centre == {"filters": 128, "blocks": 3, "rate": 0.01, "b": 4, "p": 10}
     points = listed_points("univariate", space, centre)
     assert len(points) == 1 + sum(len(domain.values()) - 1 for domain in space.values())
-    changes, training = knobs.settings(centre)
+    changes, training = hyperparameters.settings(centre)
     assert training.schedule.rate == pytest.approx(centre["rate"] / 10)
     net = changes["inner.net" if learner == "pretrain_tune_replay" else "net"]
     assert net["widths"] == [
@@ -324,21 +324,21 @@ def test_the_sweeps_of_paper_2_are_around_its_values(learner, data):
 
 def test_the_words_of_paper_2_are_found_in_learners_that_wrap_others():
     training = training_for("pretrain_tune_replay", "short", _TASK, 0, {})
-    changes, trained = Knobs("pretrain_tune_replay", {}, training).settings(
+    changes, trained = Hyperparameters("pretrain_tune_replay", {}, training).settings(
         {"b": 3, "p": 7, "rate": 0.5, "blocks": 2}
     )
     assert changes["sets"] == 3 and changes["samples"] == 7 and changes["inner.lr"] == 0.5
     assert changes["inner.net"]["widths"] == [48, 96]
     assert trained.schedule.rate == 0.05
     with pytest.raises(SpecError, match="sets and b both say what sets is"):
-        Knobs("pretrain_tune_replay", {"sets": 1}, training).settings({"b": 3})
+        Hyperparameters("pretrain_tune_replay", {"sets": 1}, training).settings({"b": 3})
 
 
 # The study
 
 
 def values_of(study: SweepStudy, count: int) -> list[dict]:
-    """HeldTrial trials and finish them at once, with an accuracy that depends on their values alone."""
+    """Take trials and finish them at once, with an accuracy that depends on their values alone."""
     found = []
     for _ in range(count):
         held = study.take()

@@ -1,1 +1,1 @@
-"""Presets: the rows and columns of the papers' tables and figures, as functions that return what is to be run."""
+"""Presets: functions that return the runs of the papers' tables and figures."""

@@ -1,4 +1,4 @@
-"""The cells of a bench: which run stands where in a table, and why some cells have none."""
+"""The cells of a bench: the run of each cell of a table, or why a cell has none."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from cfsl.training.recipes import fitted_to
 from cfsl.training.training_spec import Precision, Training
 
 _PIECE = 100
-"""Tasks in a piece of a cell."""
+"""Tasks of a cell between two saves of partial results."""
 
 
 @dataclass(frozen=True)
 class Request:
-    """What was asked for; None: whatever the suite has."""
+    """The part of a bench that a user asks for. None stands for the suite's own value."""
 
     suite: str
     profile: str = "quick"
@@ -43,9 +43,9 @@ class Request:
     seeds: int | None = None
     tasks: int | None = None
     changes: Mapping[str, Mapping[str, Any]] | None = None
-    """Hyper-parameters by learner, such as a sweep has found."""
+    """Hyper-parameters by learner, for example the best ones of a sweep."""
     precision: Precision | None = None
-    """Of training."""
+    """The precision of training."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Cell:
     seed: int
     run: RunSpec | None
     why_not: str = ""
-    """Why there is nothing to run."""
+    """Why the cell has no run."""
 
 
 def cells_of(request: Request) -> list[Cell]:
@@ -74,12 +74,14 @@ def cells_of(request: Request) -> list[Cell]:
 
 
 def _require_known(request: Request) -> None:
+    """Refuse unknown names, and options that do not go together."""
     lookup({**SUITES, "all": None}, request.suite, "suite")
     lookup(PROFILES, request.profile, "profile")
     for name in request.data or ():
         open_data(name, request.splits)
     for learner in request.learners or ():
         find_learner(learner)
+
     in_use = {
         learner
         for name in suites_named(request.suite)
@@ -89,8 +91,9 @@ def _require_known(request: Request) -> None:
         if learner not in in_use:
             raise SpecError(
                 f"there are settings for {learner}, which is not in this bench; "
-                f"add it to --learners"
+                "add it to --learners"
             )
+
     names = {
         column: None
         for name in suites_named(request.suite)
@@ -99,6 +102,7 @@ def _require_known(request: Request) -> None:
     }
     for column in request.columns or ():
         lookup(names, column, "column of this suite")
+
     if request.splits is not None and len(request.data or ()) != 1:
         raise SpecError("--splits belongs to one data set; name it with --data")
 
@@ -116,17 +120,18 @@ class _Table:
         self._suite, self._profile = SUITES[name], PROFILES[request.profile]
 
     def cells(self) -> Iterator[Cell]:
-        """Go through learners, columns and seeds."""
+        """Yield the cells of every learner, column and seed."""
         columns = self._suite.columns(self._data)
         wanted = [column for column in self._request.columns or columns if column in self._known()]
+
         for learner in learners_of(self._request, self._suite):
             for column in wanted:
                 if column not in columns:
-                    why_not = (
-                        f"{self._name} has other columns on {self._data}: {', '.join(columns)}"
-                    )
+                    known = ", ".join(columns)
+                    why_not = f"{self._name} has other columns on {self._data}: {known}"
                     yield Cell(self._name, self._data, learner, column, 0, None, why_not)
                     continue
+
                 place = Place(learner, self._data, column, columns[column])
                 for seed in range(self._seeds(learner)):
                     yield self._cell(place, seed)
@@ -140,7 +145,7 @@ class _Table:
         }
 
     def _seeds(self, learner: str) -> int:
-        """A learner that draws nothing has one seed."""
+        """Return the number of seeds. A learner that draws no weights has one seed."""
         if entry_of(learner).weights is NO_WEIGHTS or not self._suite.trained:
             return 1
         return self._request.seeds or self._profile.seeds or self._suite.seeds
@@ -151,21 +156,24 @@ class _Table:
             run = self._run(place, seed)
         except (InfeasibleSpecError, DataError) as error:
             why_not = str(error)
+
         return Cell(self._name, place.data, place.learner, place.column, seed, run, why_not)
 
     def _run(self, place: Place, seed: int) -> RunSpec:
         data = open_data(place.data, self._request.splits)
         learner = learner_spec(place.learner, self._changes(place))
+
         fields: dict[str, Any] = {
             "tasks": self._request.tasks or self._profile.tasks,
             **self._suite.fixed,
         }
-        split = fields.get("split", "test")
-        require_feasible(
-            data.class_sizes[data.classes_of(split)], place.task, f"{data.name}/{split}"
-        )
+        _require(data, fields.get("split", "test"), place.task)
         train = self._train(place, learner, seed) if self._suite.trained else None
+
+        # Such a learner makes a table of embeddings for every piece: one piece, one table.
         embeds = isinstance(built(learner), FixedEmbedding) and place.task.corruption is None
+        piece = fields["tasks"] if embeds else _PIECE
+
         return RunSpec(
             profile=self._request.profile,
             learner=learner,
@@ -175,9 +183,7 @@ class _Table:
             train=train,
             members=min(self._members(), train.training.schedule.keep) if train else 1,
             progressive=self._profile.progressive,
-            piece=fields["tasks"]
-            if embeds
-            else _PIECE,  # a table of embeddings is made once a piece
+            piece=piece,
             **fields,
         )
 
@@ -185,15 +191,22 @@ class _Table:
         return self._profile.members if self._suite.ensembles else 1
 
     def _changes(self, place: Place) -> dict[str, Any]:
-        """Return hyper-parameters: of short runs, then the suite's, then what was asked for."""
+        """Return the hyper-parameters that are not the learner's own.
+
+        Those of the suite replace those of the profile; those of the request replace both.
+        """
         asked = dict((self._request.changes or {}).get(place.learner, {}))
         of_suite = (
             self._suite.paper_changes if self._profile.published_networks else self._suite.changes
         )
+
         return {**self._profile.changes.get(place.learner, {}), **of_suite(place), **asked}
 
     def _train(self, place: Place, learner: LearnerSpec, seed: int) -> TrainSpec | None:
-        """Return the training of a learner, shared where it can be; None if it is not trained."""
+        """Return the training of a learner; None if the learner is not trained.
+
+        Learners that can share their weights have the same training.
+        """
         weights = entry_of(place.learner).weights
         if not weights.is_trained:
             return None
@@ -211,10 +224,12 @@ class _Table:
         task = self._profile.shared_validation.get(weights, place.task.replace(corruption=None))
         characters = open_data(place.data, self._request.splits).info.recipe.channels == 1
         training = self._profile.training(place.learner, task, characters)
+
         if self._request.precision is not None:
             training = training.replace(
                 schedule=training.schedule.replace(precision=self._request.precision)
             )
+
         if self._request.profile == "paper":
             return self._suite.paper_training(training, place)
         return training

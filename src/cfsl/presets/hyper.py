@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
 
 class Shape(NamedTuple):
-    """Of the VGG variant: filters of the first block, and blocks."""
+    """The shape of the VGG variant: the filters of its first block, and its blocks."""
 
     filters: int
     blocks: int
 
 
 class Buffer(NamedTuple):
-    """Of replay: b support sets, p samples a step, and the steps on a support set."""
+    """The buffer of replay: b support sets, p samples a step, and the steps on a support set."""
 
     sets: int
     samples: int
@@ -121,7 +121,6 @@ def paper_2_changes(learner: str, data: str, column: str, task: TaskSpec) -> dic
     """Return the settings of a learner in an experiment of paper 2: its network, and its buffer."""
     from cfsl.nets.convnet import vgg
 
-    experiment = "instance" if task.kind == "instance" else column
     changes = buffer_changes(learner, data, column, task)
     if learner == "protonet":
         changes = {"metric": "cosine"}
@@ -130,9 +129,11 @@ def paper_2_changes(learner: str, data: str, column: str, task: TaskSpec) -> dic
     elif learner == "pretrain_tune_replay":
         changes = changes | {"inner.lr": _FINE_TUNING_RATE}
 
+    experiment = "instance" if task.kind == "instance" else column
     shape = _NETS.get((photos_or_characters(data), learner), {}).get(experiment)
     if shape is None:
         return changes
+
     order: Order = "conv-act-norm" if learner == "protonet" else "conv-norm-act"
     where = "inner.net" if learner == "pretrain_tune_replay" else "net"
     return changes | {where: vgg(shape.filters, shape.blocks, order).model_dump(mode="json")}

@@ -22,15 +22,15 @@ from cfsl.training.recipes import recipe_for
 from cfsl.training.training_spec import Training
 
 SHARED_EPISODES = TaskSpec.type_b(3)
-"""What learners that fit any task are validated on where one training serves them all."""
+"""Validation tasks of the training that all learners that fit any task share."""
 PRETRAINING_VALIDATION = TaskSpec.type_d(4, 2)
-"""What a pretrained network is judged by, tuned, where one serves every task type."""
+"""Validation tasks of the pretrained network that all task types share; they fine-tune it."""
 _HIGH_END = ("maml_high", "sca")
 
 
 @dataclass(frozen=True)
 class Profile:
-    """How much is done."""
+    """How long learners are trained, and on how many tasks they are tested."""
 
     what: str
     tasks: int
@@ -38,11 +38,11 @@ class Profile:
     seeds: int | None
     """Training seeds; None: as many as the paper of the suite."""
     members: int
-    """Best epochs that answer together, as in paper 1; paper 2 has the best alone."""
+    """Best epochs that answer together, as in paper 1; paper 2 uses the best epoch alone."""
     progressive: bool
     """Whether learners are also asked after every support set."""
     training: Callable[[str, TaskSpec, bool], Training]
-    """Of the learner, the task, and whether the images are characters."""
+    """The training, given the learner, the task, and whether the images are characters."""
     shared_validation: Mapping[WeightSource, TaskSpec]
     """Validation tasks of a training that is done once for all columns of a data set, by the source
     of the weights. Any other training is done for each column, and validated on its tasks."""
@@ -78,7 +78,7 @@ _QUICK_LENGTHS_OF_LEARNERS: Mapping[str, _Length] = {
     "maml_high": _Length(8, 50),
     "sca": _Length(8, 50),
 }
-"""Instead of the length of their weight source."""
+"""Learners whose training is not as long as their weight source says."""
 
 
 def _quick(learner: str, task: TaskSpec, characters: bool) -> Training:

@@ -26,12 +26,12 @@ PAPER_1 = (
 PAPER_2 = ("pretrain_tune", "pretrain_tune_replay", "protonet")
 BOTH = ("omniglot", "slimagenet64")
 FIGURE_4_DATA = "glyphs-3200x2"
-"""It has classes for 640 support sets, and two images of each: one support, one target."""
+"""The data set has classes for 640 support sets, with one support and one target image each."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a cell is: hyper-parameters and schedules of the papers depend on it."""
+    """The place of a cell. Hyper-parameters and schedules of the papers depend on it."""
 
     learner: str
     data: str
@@ -53,13 +53,13 @@ class Suite:
 
     what: str
     columns: Callable[[str], Columns]
-    """Of a data set."""
+    """The columns, given the name of a data set."""
     learners: tuple[str, ...]
     data: tuple[str, ...] = BOTH
     published: str | None = None
-    """Where its numbers are among the published ones."""
+    """The name of its table among the published numbers."""
     seeds: int = 3
-    """Of the paper."""
+    """Training seeds of the paper."""
     ensembles: bool = True
     """Whether the paper lets its best epochs answer together."""
     paper_changes: Callable[[Place], dict[str, Any]] = _no_changes
@@ -67,7 +67,7 @@ class Suite:
     changes: Callable[[Place], dict[str, Any]] = _no_changes
     """Hyper-parameters in the other profiles: those that need no network of their own."""
     paper_training: Callable[[Training, Place], Training] = _unchanged
-    """What of the training differs from paper 1's, in the profile 'paper'."""
+    """How the training differs from that of paper 1, in the profile 'paper'."""
     fixed: Mapping[str, Any] = field(default_factory=dict)
     """Fields of every run, such as the split, in every profile."""
     trained: bool = True

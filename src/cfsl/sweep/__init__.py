@@ -1,1 +1,1 @@
-"""Sweeps: hyper-parameters are searched on validation tasks, trial by trial, in a study that can be stopped."""
+"""Sweeps: a search for hyper-parameters on validation tasks, in a study that can be continued."""

@@ -1,4 +1,4 @@
-"""What `cfsl choose` has found: the points of a grid, each compared with the best point."""
+"""The result of `cfsl choose`: the points of a grid, each compared with the best point."""
 
 from __future__ import annotations
 
@@ -21,46 +21,47 @@ from cfsl.sweep.space import Point
 
 @dataclass(frozen=True)
 class Tried:
-    """One combination of values, and what came of it."""
+    """One combination of values, and its accuracy."""
 
     values: dict[str, Any]
     accuracy: dict[str, Any]
     """Mean, standard deviation, confidence interval and count, over tasks."""
     difference: float
-    """Of the accuracy to that of the best combination, on the same tasks; 0 for the best itself."""
+    """Difference of the accuracy to that of the best combination, on the same tasks."""
     ci95: float | None
     p: float
-    """Of the paired t test against the best combination."""
+    """p value of the paired t test against the best combination."""
     atm: float
     best: bool
 
     @property
     def mark(self) -> str:
-        """Tell the best, and what is not significantly worse."""
+        """Return `*` for the best, `~` for one that is not significantly worse, or a space."""
         if self.best:
             return "*"
         return "~" if self.p >= SIGNIFICANT else " "
 
 
 def ranked(points: Sequence[Point], outcomes: Sequence[Scorable]) -> list[Tried]:
-    """Compare every point with the best: the one of the highest mean, and the first of equals."""
+    """Compare every point with the best one: the first point that has the highest mean."""
     accuracies = [summarise(task_accuracies(outcome)) for outcome in outcomes]
     best = max(range(len(outcomes)), key=lambda number: accuracies[number].mean)
+
     tried = []
     for number, (values, outcome) in enumerate(zip(points, outcomes, strict=True)):
         paired = compare(outcome, outcomes[best])
-        summary = asdict(accuracies[number])
         tried.append(
             Tried(
                 values,
-                summary,
-                paired.difference,
-                paired.ci95,
-                paired.p,
-                atm(outcome).total,
-                number == best,
+                accuracy=asdict(accuracies[number]),
+                difference=paired.difference,
+                ci95=paired.ci95,
+                p=paired.p,
+                atm=atm(outcome).total,
+                best=number == best,
             )
         )
+
     return tried
 
 
@@ -72,8 +73,9 @@ def choice_card(
     tasks: Tasks,
     notes: Mapping[str, Any] | None,
 ) -> Content:
-    """Return the card of a choice: all that was tried, and what to put on the command line."""
+    """Return the card of a choice: all combinations, and the command-line options of the best."""
     best = next(one for one in tried if one.best)
+
     return {
         "kind": "choice",
         "learner": {"name": name, **described(learner)},

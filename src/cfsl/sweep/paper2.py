@@ -1,7 +1,8 @@
 """The sweeps of paper 2: one hyper-parameter at a time, around the values that it found.
 
-Kowadlo et al. 2022, section 3.4 ("univariate sweeps" over filters, blocks and learning rate; with replay over b and p,
-too) and appendix 7.4. The text does not say which values were tried; these are those of the published configurations.
+Kowadlo et al. 2022 describe them in section 3.4 ("univariate sweeps" over filters, blocks and
+learning rate, and with replay over b and p) and appendix 7.4. The text does not say which values
+the authors tried. The values here are those of the published configurations.
 """
 
 from __future__ import annotations
@@ -32,12 +33,12 @@ _BUFFERS: Mapping[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
     "deep2": ((2, 3, 4, 5), (2, 5, 10)),
     "instance": ((1, 2, 5, 10), (1, 2, 5, 8, 10)),
 }
-"""b and p by experiment."""
+"""The values of b, and those of p, for each experiment."""
 _WORDS = {"sets": "b", "samples": "p"}
 
 
 class PaperSweep(NamedTuple):
-    """What is varied, and around which values."""
+    """A search space, and the values of the hyper-parameters that are not varied."""
 
     base: dict[str, Any]
     space: Space
@@ -47,11 +48,15 @@ def paper_2_sweep(learner: str, data: str, task: TaskSpec) -> PaperSweep:
     """Return the sweeps of one experiment; refuse learners and tasks that paper 2 does not have."""
     lookup(dict.fromkeys(PAPER_2), learner, "learner of paper 2")
     column, kind = _column(task), photos_or_characters(data)
+
+    # 'rate' takes the place of these two: it sets them and the rate of training.
     changes = paper_2_changes(learner, data, column, task)
-    for name in ("lr", "inner.lr"):  # the sweep has a rate of its own, which is varied
+    for name in ("lr", "inner.lr"):
         changes.pop(name, None)
+
     rate = paper_2_rate(learner, data, column, task)
     base = {_WORDS.get(name, name): value for name, value in changes.items()} | {"rate": 10 * rate}
+
     space: Space = {
         "filters": Choices(choices=_FILTERS[kind]),
         "blocks": Choices(choices=_BLOCKS[kind]),
@@ -60,6 +65,7 @@ def paper_2_sweep(learner: str, data: str, task: TaskSpec) -> PaperSweep:
     if "b" in base:
         b, p = _BUFFERS["instance" if task.kind == "instance" else column]
         space |= {"b": Choices(choices=b), "p": Choices(choices=p)}
+
     return PaperSweep(base, space)
 
 
@@ -68,7 +74,9 @@ def _column(task: TaskSpec) -> str:
     for name, spec in {**SCALING, **INSTANCE}.items():
         if spec == clean:
             return name
-    options = "--type D --nss 4 or 8, wide --n-way 10 or 100, deep --nss 20 --n-way 2, deep --nss 80 --n-way 5"
+
     raise SpecError(
-        f"paper 2 has no such task; it has {options}, and instance --nss 2, 4, 10 or 20 with 20 images"
+        "paper 2 has no such task; it has --type D --nss 4 or 8, wide --n-way 10 or 100, "
+        "deep --nss 20 --n-way 2, deep --nss 80 --n-way 5, "
+        "and instance --nss 2, 4, 10 or 20 with 20 images"
     )

@@ -1,4 +1,4 @@
-"""What is searched: for each hyper-parameter some choices, or a range; and the points that a method makes of them."""
+"""The search space of a sweep: choices or a range for each hyper-parameter, and its points."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Point: TypeAlias = dict[str, Any]
 
 
 class Range(FrozenSpec):
-    """All numbers from `low` to `high`, both included; whole numbers if both are."""
+    """All numbers from `low` to `high`, both included; whole numbers if `low` and `high` are."""
 
     low: Number
     high: Number
@@ -49,21 +49,24 @@ class Range(FrozenSpec):
 
     @property
     def whole(self) -> bool:
-        """Whether only whole numbers are meant."""
+        """Whether the range has whole numbers only."""
         return all(isinstance(number, int) for number in (self.low, self.high, self.step or 0))
 
     def values(self) -> list[Any]:
         """Return every value, where there are few enough to list."""
         if self.log or not (self.whole or self.step):
             raise SpecError(
-                "a range without steps cannot be listed; give choices, or take --method tpe or random"
+                "a range without steps cannot be listed; "
+                "give choices, or take --method tpe or random"
             )
+
         step = self.step or 1
         count = math.floor((self.high - self.low) / step + 1e-9) + 1
         if count > MOST_POINTS:
             raise SpecError(
                 f"{count} values are too many to list; give choices, or take --method tpe or random"
             )
+
         return [self.low + number * step for number in range(count)]
 
     def ends(self) -> list[Any]:
@@ -99,10 +102,14 @@ Space: TypeAlias = dict[str, Domain]
 
 
 def read_space(content: Any) -> Space:
-    """Read a space from JSON: {"lr": {"low": 1e-3, "high": 0.1, "log": true}, "metric": {"choices": [...]}, ...}."""
+    """Read a space from JSON.
+
+    An example: {"lr": {"low": 1e-3, "high": 0.1, "log": true}, "metric": {"choices": [...]}}.
+    """
     if not isinstance(content, dict) or not content:
         raise SpecError(
-            'a space names at least one hyper-parameter, such as {"lr": {"low": 0.001, "high": 0.1}}'
+            "a space names at least one hyper-parameter, "
+            'such as {"lr": {"low": 0.001, "high": 0.1}}'
         )
     return {str(name): _domain(name, value) for name, value in content.items()}
 
@@ -112,8 +119,10 @@ def _domain(name: str, content: Any) -> Domain:
         content = {"choices": content}
     if not isinstance(content, dict):
         raise SpecError(
-            f'{name}: {json.dumps(content)} is neither {{"low": ..., "high": ...}} nor {{"choices": [...]}}'
+            f"{name}: {json.dumps(content)} is neither "
+            '{"low": ..., "high": ...} nor {"choices": [...]}'
         )
+
     try:
         return Choices(**content) if "choices" in content else Range(**content)
     except SpecError as error:
@@ -121,8 +130,12 @@ def _domain(name: str, content: Any) -> Domain:
 
 
 def listed_points(method: Method, space: Space, centre: Point) -> list[Point]:
-    """Return all points of a method that knows them beforehand; the first of 'univariate' is the centre."""
+    """Return all points of the method 'grid' or 'univariate'.
+
+    The first point of 'univariate' is the centre.
+    """
     values = {name: _values(name, domain) for name, domain in space.items()}
+
     if method == "univariate":
         alone = [
             centre | {name: value}
@@ -132,11 +145,13 @@ def listed_points(method: Method, space: Space, centre: Point) -> list[Point]:
         ]
         points = [centre, *alone]
     else:
+        # The count is checked before the list is made, which may not fit into memory.
         _require_few(math.prod(len(several) for several in values.values()))
         points = [
             dict(zip(values, combined, strict=True))
             for combined in itertools.product(*values.values())
         ]
+
     _require_few(len(points))
     return points
 
@@ -151,12 +166,13 @@ def _values(name: str, domain: Domain) -> list[Any]:
 def _require_few(count: int) -> None:
     if count > MOST_POINTS:
         raise SpecError(
-            f"{count:,} trials are too many; give fewer values, or take --method tpe or random --trials N"
+            f"{count:,} trials are too many; "
+            "give fewer values, or take --method tpe or random --trials N"
         )
 
 
 def corner_points(space: Space, centre: Point) -> Sequence[Point]:
-    """Return points that show whether a learner takes all values: each choice and each end, alone."""
+    """Return the points that check a space: each choice and each end of a range, one at a time."""
     return [
         centre,
         *(centre | {name: value} for name, domain in space.items() for value in domain.ends()),

@@ -1,8 +1,11 @@
-"""The study of a sweep: an Optuna study in a SQLite file, which says what was tried and who is at what.
+"""The study of a sweep: an Optuna study in a SQLite file, which records every trial and its state.
 
-Everything that changes the study happens under one lock, so that a trial is never given out twice. A worker holds a
-lock of its own for as long as it is at a trial; the system lets go of the lock of a worker that died, and whoever looks
-next gives its trial out again. A trial has a point, counted from 0; of two trials with the same point the later counts.
+A process changes the study only while it holds the lock of the study, so that no two workers get
+the same trial. A worker also holds a lock of its own while it does a trial. If the worker dies, the
+system releases that lock, and the next process that looks puts the trial back into the queue.
+
+Every trial has the number of a point, counted from 0. Where two trials have the same point, the
+later one counts.
 """
 
 from __future__ import annotations
@@ -31,13 +34,13 @@ _NAME = "cfsl"
 _SWEEP, _POINT, _VALUES, _DEATHS, _ERROR = "sweep", "point", "values", "deaths", "error"
 _OURS = {_POINT, _VALUES, _DEATHS, _ERROR}
 _MOST_DEATHS = 3
-"""Workers that may die over a trial while the sweep goes on: the trial may be what kills them."""
-_PATIENCE = 60.0
-"""Seconds to wait for another process that is writing."""
+"""A trial fails when this many workers have died during it: the trial may be what kills them."""
+_SECONDS_TO_WAIT = 60.0
+"""Seconds to wait while another process writes."""
 
 
 class HeldTrial(NamedTuple):
-    """A trial that is ours until it is told how it ended, or until this process dies."""
+    """A trial that belongs to this process until the trial has ended or the process dies."""
 
     trial: Trial
     point: int
@@ -46,14 +49,14 @@ class HeldTrial(NamedTuple):
 
 
 class Tried(NamedTuple):
-    """A point, and what is known of it."""
+    """A point, and the result of its trial so far."""
 
     point: int
     values: Point
     accuracy: float | None
-    """None: not done, or failed."""
+    """None if the trial is not done or has failed."""
     measured: Mapping[str, Any]
-    """What was written down beside the accuracy."""
+    """All measurements but the accuracy."""
     error: str | None
 
 
@@ -61,22 +64,27 @@ class SweepStudy:
     """The trials of one sweep; any number of processes may have it open."""
 
     def __init__(self, folder: Path, sweep: Sweep, trials: int) -> None:
-        """Open the study, or make it; refuse that of another sweep. `trials` are wanted where the method draws them."""
+        """Open the study or create it; refuse the study of another sweep.
+
+        `trials` is the number of trials of a method that draws its points.
+        """
         optuna = require_optuna()
         self._failed = optuna.trial.TrialState.FAIL
         self._folder, self._sweep = folder, sweep
         self._points = sweep.points()
         self.total = trials if self._points is None else len(self._points)
+
         (folder / "locks").mkdir(parents=True, exist_ok=True)
         self._lock = FileLock(folder / "locks" / "study.lock")
-        with self._lock, _told_plainly(folder / STUDY):
-            # The path goes past the URL, in which '?' and '%' would mean something.
-            connect = {
-                "creator": lambda: sqlite3.connect(
-                    folder / STUDY, _PATIENCE, check_same_thread=False
-                )
-            }
-            self._storage = optuna.storages.RDBStorage(f"sqlite:///{STUDY}", engine_kwargs=connect)
+
+        # The path is not in the URL, because a URL gives '?' and '%' a meaning.
+        def connect() -> sqlite3.Connection:
+            return sqlite3.connect(folder / STUDY, _SECONDS_TO_WAIT, check_same_thread=False)
+
+        with self._lock, _readable_error(folder / STUDY):
+            self._storage = optuna.storages.RDBStorage(
+                f"sqlite:///{STUDY}", engine_kwargs={"creator": connect}
+            )
             self._study = optuna.create_study(
                 storage=self._storage, study_name=_NAME, direction="maximize", load_if_exists=True
             )
@@ -84,50 +92,59 @@ class SweepStudy:
 
     def _require_same(self) -> None:
         wanted = self._sweep.model_dump(mode="json")
-        there = self._study.user_attrs.get(_SWEEP)
-        if there is None:
+        stored = self._study.user_attrs.get(_SWEEP)
+
+        if stored is None:
             self._study.set_user_attr(_SWEEP, wanted)
-        elif different := next(_differences(there, wanted), None):
+        elif different := next(_differences(stored, wanted), None):
             raise SpecError(
                 f"{self._folder} has another sweep: {different}; name another folder with --out"
             )
 
     def prepare(self, *, retry: bool) -> list[Point]:
-        """Give out again what dead workers had, and let all points that a method knows beforehand wait their turn.
+        """Put the points of a listed method, and the trials of dead workers, into the queue.
 
-        With `retry` failed points wait again; they are returned.
+        With `retry` the failed points are put into the queue again. Return those.
         """
         with self._lock:
             self._return_dead(count=False)
             latest = self._latest()
+
             for point, values in enumerate(self._points or []):
                 if point not in latest:
                     self._enqueue(point, values)
+
             failed = [trial for trial in latest.values() if _has_failed(trial)] if retry else []
             for trial in failed:
                 self._enqueue(trial.user_attrs[_POINT], trial.user_attrs[_VALUES])
+
             return [trial.user_attrs[_VALUES] for trial in failed]
 
     def return_dead(self) -> None:
-        """Give out again what workers had that died just now."""
+        """Put the trials of workers that have just died back into the queue."""
         with self._lock:
             self._return_dead(count=True)
 
     def _return_dead(self, *, count: bool) -> None:
+        """Put the trials of dead workers back into the queue.
+
+        With `count` a death counts towards those after which the trial fails.
+        """
         dead = [trial for trial in self._trials("RUNNING") if self._is_free(trial)]
         for trial in dead:
             deaths = trial.user_attrs.get(_DEATHS, 0) + count
             if deaths >= _MOST_DEATHS:
                 self._note(trial.number, _ERROR, f"its worker died {deaths} times; out of memory?")
             self._study.tell(trial.number, state=self._failed)
+
+        # A trial that ended without an error of its own was interrupted.
         for point, trial in self._latest().items():
             if trial.state == self._failed and not _has_failed(trial):
-                self._enqueue(
-                    point, trial.user_attrs[_VALUES], trial.user_attrs.get(_DEATHS, 0) + count
-                )
+                deaths = trial.user_attrs.get(_DEATHS, 0) + count
+                self._enqueue(point, trial.user_attrs[_VALUES], deaths)
 
     def _is_free(self, trial: FrozenTrial) -> bool:
-        """Tell whether nobody is at a trial."""
+        """Tell whether no worker holds the lock of a trial."""
         lock = self._trial_lock(trial.number)
         try:
             lock.acquire(blocking=False)
@@ -137,53 +154,47 @@ class SweepStudy:
         return True
 
     def take(self) -> HeldTrial | None:
-        """Take the next trial; None if there is no more to do."""
+        """Take the next trial; None if no trial is left."""
         with self._lock:
             latest = self._latest()
-            if not self._trials("WAITING") and (
-                self._points is not None or len(latest) >= self.total
-            ):
+            may_draw = self._points is None and len(latest) < self.total
+            if not self._trials("WAITING") and not may_draw:
                 return None
+
             free = next(number for number in range(len(latest) + 1) if number not in latest)
             self._study.sampler = self._sampler(free)
             trial = self._study.ask(self._distributions())
+
+            # The point is written last: a trial that has a point also has its values.
             if _POINT not in trial.user_attrs:
                 trial.set_user_attr(_VALUES, self._decoded(trial.params))
-                trial.set_user_attr(_POINT, free)  # last: a trial with a point is whole
+                trial.set_user_attr(_POINT, free)
+
             lock = self._trial_lock(trial.number)
             lock.acquire(blocking=False)
             return HeldTrial(trial, trial.user_attrs[_POINT], trial.user_attrs[_VALUES], lock)
 
     def finish(self, held: HeldTrial, accuracy: float, measured: Mapping[str, Any]) -> None:
-        """Write down how well a trial did."""
+        """Record the accuracy and the other measurements of a trial."""
         with self._lock:
             for name, value in measured.items():
                 held.trial.set_user_attr(name, value)
             self._study.tell(held.trial, accuracy)
 
     def fail(self, held: HeldTrial, error: str) -> None:
-        """Write down what went wrong."""
+        """Record the error of a trial that has failed."""
         with self._lock:
             held.trial.set_user_attr(_ERROR, error)
             self._study.tell(held.trial, state=self._failed)
 
     def tried(self) -> list[Tried]:
-        """Return all points so far, in their order."""
+        """Return the points of all trials so far, in order."""
         with self._lock:
             latest = self._latest()
-        return [
-            Tried(
-                point,
-                trial.user_attrs[_VALUES],
-                trial.value if trial.state.name == "COMPLETE" else None,
-                {name: value for name, value in trial.user_attrs.items() if name not in _OURS},
-                trial.user_attrs.get(_ERROR) if _has_failed(trial) else None,
-            )
-            for point, trial in sorted(latest.items())
-        ]
+        return [_tried(point, trial) for point, trial in sorted(latest.items())]
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file of the study."""
         self._storage.remove_session()
         self._storage.engine.dispose()
 
@@ -193,7 +204,7 @@ class SweepStudy:
         ]
 
     def _latest(self) -> dict[int, FrozenTrial]:
-        """Return the trial that counts, by point."""
+        """Return the latest trial of every point."""
         trials = self._study.get_trials(deepcopy=False)
         return {trial.user_attrs[_POINT]: trial for trial in trials if _POINT in trial.user_attrs}
 
@@ -213,7 +224,10 @@ class SweepStudy:
         return FileLock(self._folder / "locks" / f"trial-{number:05d}.lock")
 
     def _sampler(self, point: int) -> BaseSampler:
-        """Return a sampler that depends on seed and point alone: one that was stopped goes on as it would have."""
+        """Return a sampler that depends on the seed and the point alone.
+
+        So a sweep that was stopped draws the same points when it is continued.
+        """
         from optuna.samplers import RandomSampler, TPESampler
 
         seed = int(np.random.SeedSequence([self._sweep.search_seed, point]).generate_state(1)[0])
@@ -222,22 +236,24 @@ class SweepStudy:
     def _distributions(self) -> dict[str, BaseDistribution]:
         if self._points is None:
             return {name: _distribution(domain) for name, domain in self._sweep.space.items()}
+
         values: dict[str, list[Any]] = {name: [] for name in self._sweep.space}
         for point in self._points:
             for name, value in point.items():
                 if value not in values[name]:
                     values[name].append(value)
+
         return {
             name: _distribution(Choices(choices=tuple(several))) for name, several in values.items()
         }
 
     def _decoded(self, params: Mapping[str, Any]) -> Point:
-        """Return the values behind Optuna's, which are numbers, words and nothing else."""
+        """Return the values that Optuna's parameters stand for: Optuna has only simple values."""
         return {name: _decoded(domain, params[name]) for name, domain in self._sweep.space.items()}
 
 
 def require_optuna() -> Any:
-    """Return Optuna, told to be quiet, or say how to get it."""
+    """Return Optuna with its log switched off; say how to install it if it is missing."""
     try:
         import optuna
     except ImportError:
@@ -247,8 +263,8 @@ def require_optuna() -> Any:
 
 
 @contextlib.contextmanager
-def _told_plainly(path: Path) -> Iterator[None]:
-    """Say in one line that a file is no study."""
+def _readable_error(path: Path) -> Iterator[None]:
+    """Turn an error of the database into one line that names the file."""
     from sqlalchemy.exc import SQLAlchemyError
 
     try:
@@ -258,6 +274,16 @@ def _told_plainly(path: Path) -> Iterator[None]:
         raise CfslError(
             f"{path} cannot be used as a study: {first}; move it away, or name another --out"
         ) from error
+
+
+def _tried(point: int, trial: FrozenTrial) -> Tried:
+    return Tried(
+        point,
+        trial.user_attrs[_VALUES],
+        accuracy=trial.value if trial.state.name == "COMPLETE" else None,
+        measured={name: value for name, value in trial.user_attrs.items() if name not in _OURS},
+        error=trial.user_attrs.get(_ERROR) if _has_failed(trial) else None,
+    )
 
 
 def _has_failed(trial: FrozenTrial) -> bool:
@@ -291,7 +317,7 @@ def _decoded(domain: Domain, encoded: Any) -> Any:
 
 
 def _differences(there: Any, here: Any, where: str = "") -> Iterator[str]:
-    """Say where two nested dicts differ."""
+    """Yield a sentence for each place where two nested dicts differ."""
     if isinstance(there, dict) and isinstance(here, dict):
         for key in [*here, *(key for key in there if key not in here)]:
             yield from _differences(

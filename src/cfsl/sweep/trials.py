@@ -1,6 +1,7 @@
-"""From a point of a sweep to the run that tries it: on validation tasks, always.
+"""From a point of a sweep to the run that tries it, always on validation tasks.
 
-Nothing here can name another split: `Sweep` has no field for one, and `run_of` is the only way from a sweep to a run.
+No code here can name another split: `Sweep` has no field for one, and only `run_of` makes a run
+from a sweep.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from cfsl.runs.data import open_data
 from cfsl.runs.run_spec import DataSpec, RunSpec, Seed, TrainSpec, built, learner_spec, trainer_of
 from cfsl.sampling import require_feasible
 from cfsl.spec import Count, FrozenSpec, TaskSpec
-from cfsl.sweep.knobs import Knobs
+from cfsl.sweep.hyperparameters import Hyperparameters
 from cfsl.sweep.space import (
     LISTED,
     Choices,
@@ -33,43 +34,43 @@ from cfsl.training.training_spec import Training
 SPLIT = "val"
 PROFILE = "sweep"
 _PIECE = 25
-"""Tasks that are run in one go: what a killed sweep loses at most."""
+"""Tasks between two saves of partial results: a killed sweep loses at most these."""
 
 
 class Sweep(FrozenSpec):
-    """All that decides the trials of a sweep. Two sweeps that are equal here are the same study."""
+    """All that decides the trials of a sweep. Two equal sweeps are the same study."""
 
     learner: str
     base: dict[str, Any]
-    """Values of hyper-parameters that are not varied, or that a univariate sweep varies around."""
+    """Values of hyper-parameters that are not varied, and the centre of a univariate sweep."""
     data: DataSpec
     task: TaskSpec
     tasks: Count
     task_seed: Seed
     training: Training | None
     seed: Seed
-    """Of training, or of weights that are never trained."""
+    """Seed of training, or of weights that are never trained."""
     space: dict[str, Range | Choices]
     method: Method
     search_seed: Seed
-    """Of the methods that draw their trials."""
+    """Seed of the methods that draw their trials."""
 
     @property
     def centre(self) -> Point:
-        """The values of the varied hyper-parameters where they are not varied."""
-        knobs = knobs_of(self)
-        return {name: knobs.centre(name) for name in self.space}
+        """The values that the hyper-parameters of the space have if they are not varied."""
+        hyperparameters = hyperparameters_of(self)
+        return {name: hyperparameters.centre(name) for name in self.space}
 
     def points(self) -> list[Point] | None:
-        """Return all trials beforehand, if the method knows them."""
+        """Return the points of all trials; None if the method draws them one after another."""
         return (
             listed_points(self.method, self.space, self.centre) if self.method in LISTED else None
         )
 
 
-def knobs_of(sweep: Sweep) -> Knobs:
-    """Return what can be varied."""
-    return Knobs(sweep.learner, sweep.base, sweep.training)
+def hyperparameters_of(sweep: Sweep) -> Hyperparameters:
+    """Return the hyper-parameters that a sweep can vary."""
+    return Hyperparameters(sweep.learner, sweep.base, sweep.training)
 
 
 def training_for(
@@ -81,7 +82,7 @@ def training_for(
     *,
     characters: bool = True,
 ) -> Training | None:
-    """Return how a learner is trained, as 'cfsl train' does it; None if it is not."""
+    """Return the training that 'cfsl train' gives a learner; None if the learner is not trained."""
     if not entry_of(learner).weights.is_trained:
         given = [name for name, value in lengths.items() if value is not None]
         if given:
@@ -93,45 +94,57 @@ def training_for(
 
 
 def sound(sweep: Sweep) -> Sweep:
-    """Return a sweep whose every value the learner, the data and the training can take; refuse any other."""
+    """Return a sweep whose values the learner, the data and the training accept.
+
+    Any other sweep is refused. Ranges are floats where the learner has a float.
+    """
     centre = sweep.centre
     fitted = sweep.replace(space=_fitted(sweep.space, centre))
     if sweep.method != "univariate" and (twice := sorted(sweep.base.keys() & sweep.space.keys())):
         raise SpecError(
-            f"{twice[0]} is both set and to be varied; leave out one of them, or take --method univariate"
+            f"{twice[0]} is both set and to be varied; "
+            "leave out one of them, or take --method univariate"
         )
+
     for point in fitted.points() or corner_points(fitted.space, centre):
         run = run_of(fitted, point)
         _require_network(run)
         if run.train is not None:
             _require_trainable(sweep.data, run.train.training)
+
     _require(sweep.data, SPLIT, sweep.task)
     return fitted
 
 
 def _fitted(space: Space, centre: Point) -> Space:
-    """Let a range be of fractions where the learner has one, though its ends are whole numbers."""
+    """Make the ends of a range floats where the value of the learner is a float."""
     fitted = dict(space)
     for name, domain in space.items():
         if not isinstance(domain, Range):
             continue
-        if isinstance(centre[name], bool) or not isinstance(centre[name], int | float):
-            raise SpecError(
-                f"{name}: {centre[name]!r} is no number, so it has no range; give choices"
-            )
-        if isinstance(centre[name], float):
+
+        value = centre[name]
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise SpecError(f"{name}: {value!r} is no number, so it has no range; give choices")
+        if isinstance(value, float):
             fitted[name] = domain.replace(low=float(domain.low), high=float(domain.high))
+
     return fitted
 
 
 def run_of(sweep: Sweep, point: Point) -> RunSpec:
     """Return the run that tries a point."""
-    changes, training = knobs_of(sweep).settings(point)
+    changes, training = hyperparameters_of(sweep).settings(point)
     spec = learner_spec(sweep.learner, changes)
-    embeds = isinstance(built(spec), FixedEmbedding) and sweep.task.corruption is None
+
     train = None
     if training is not None:
         train = TrainSpec(learner=trainer_of(spec), data=sweep.data, training=training)
+
+    # Such a learner makes a table of embeddings for every piece: one piece, one table.
+    embeds = isinstance(built(spec), FixedEmbedding) and sweep.task.corruption is None
+    piece = sweep.tasks if embeds else _PIECE
+
     return RunSpec(
         profile=PROFILE,
         learner=spec,
@@ -142,16 +155,14 @@ def run_of(sweep: Sweep, point: Point) -> RunSpec:
         task_seed=sweep.task_seed,
         seed=sweep.seed,
         train=train,
-        piece=sweep.tasks if embeds else _PIECE,  # a table of embeddings is made once a piece
+        piece=piece,
     )
 
 
 def _require_network(run: RunSpec) -> None:
-    """Refuse a network that the images vanish in."""
-    net, recipe = (
-        field_of(built(run.learner), "net"),
-        open_data(run.data.name, run.data.splits).info.recipe,
-    )
+    """Refuse a network whose pooling leaves nothing of the images."""
+    net = field_of(built(run.learner), "net")
+    recipe = open_data(run.data.name, run.data.splits).info.recipe
     if net is not None:
         net.feature_count((recipe.channels, recipe.height, recipe.width))
 
@@ -164,5 +175,5 @@ def _require_trainable(data: DataSpec, training: Training) -> None:
 
 
 def _require(data: DataSpec, split: str, task: TaskSpec) -> None:
-    there = open_data(data.name, data.splits)
-    require_feasible(there.class_sizes[there.classes_of(split)], task, f"{data.name}/{split}")
+    dataset = open_data(data.name, data.splits)
+    require_feasible(dataset.class_sizes[dataset.classes_of(split)], task, f"{data.name}/{split}")

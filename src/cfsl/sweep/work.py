@@ -1,4 +1,4 @@
-"""A worker of a sweep: it asks the study for trials and does them through the engine, until there are no more."""
+"""A worker of a sweep: it takes trials from the study and runs them with the engine."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from cfsl.sweep.study import HeldTrial, SweepStudy
 from cfsl.sweep.trials import Sweep, run_of
 
 BENCH = "bench"
-"""Below the folder of a sweep: cards, trainings and what else the engine keeps."""
+"""Name of the folder, in that of a sweep, where the engine keeps cards and training runs."""
 
 
 class Begun(NamedTuple):
@@ -32,7 +32,7 @@ class Begun(NamedTuple):
 
 
 class Came(NamedTuple):
-    """A trial has come on."""
+    """A trial has made progress."""
 
     point: int
     note: str
@@ -52,21 +52,20 @@ Watch: TypeAlias = Callable[[Happening], None]
 
 
 def bench_folder_of(folder: Path) -> BenchFolder:
-    """Return where the engine keeps the runs of a sweep."""
+    """Return the folder where the engine keeps the runs of a sweep."""
     return BenchFolder(folder / BENCH)
 
 
 def forget_failures(sweep: Sweep, points: Iterable[Point], folder: Path) -> None:
-    """Let the engine try again what it failed at in these trials."""
+    """Let the engine repeat the failed steps of these trials."""
     for point in points:
-        with contextlib.suppress(
-            CfslError
-        ):  # a point that no run can be made of fails again, in its turn
+        # A point that gives no valid run raises again when its trial is done, and is recorded then.
+        with contextlib.suppress(CfslError):
             planned([run_of(sweep, point)], bench_folder_of(folder), retry=True)
 
 
 def work(study: SweepStudy, sweep: Sweep, folder: Path, watch: Watch) -> None:
-    """Do trials until there are no more. One that fails is written down, and the next is done."""
+    """Do trials until none is left. A trial that fails is recorded, and the next one starts."""
     bench_folder = bench_folder_of(folder)
     while (held := study.take()) is not None:
         with held.lock:
@@ -77,13 +76,15 @@ def work(study: SweepStudy, sweep: Sweep, folder: Path, watch: Watch) -> None:
 def _done(
     study: SweepStudy, held: HeldTrial, sweep: Sweep, bench_folder: BenchFolder, watch: Watch
 ) -> Ended:
-    """Do a trial and write down how it ended."""
+    """Do a trial, and record in the study how it ended."""
     try:
         accuracy, measured = _tried(held, sweep, bench_folder, watch)
     except Exception as error:  # one failing trial must not stop the others
-        said = str(error) if isinstance(error, CfslError) else f"{type(error).__name__}: {error}"
-        study.fail(held, said)
-        return Ended(held.point, held.values, None, said)
+        is_ours = isinstance(error, CfslError)
+        message = str(error) if is_ours else f"{type(error).__name__}: {error}"
+        study.fail(held, message)
+        return Ended(held.point, held.values, None, message)
+
     study.finish(held, accuracy, measured)
     return Ended(held.point, held.values, accuracy, None)
 
@@ -91,7 +92,10 @@ def _done(
 def _tried(
     held: HeldTrial, sweep: Sweep, bench_folder: BenchFolder, watch: Watch
 ) -> tuple[float, dict[str, Any]]:
-    """Do the run of a trial, or what is still to be done of it; return its accuracy and what else is on its card."""
+    """Do the steps of a trial's run that are not done yet.
+
+    Return the accuracy on its card, and the other measurements.
+    """
     run = run_of(sweep, held.values)
 
     def told(event: Event) -> None:
@@ -107,38 +111,41 @@ def _tried(
     )
     if ending.failed:
         raise CfslError(next(iter(ending.failed.values())))
+
     return _read(run, bench_folder)
 
 
 def _read(run: RunSpec, bench_folder: BenchFolder) -> tuple[float, dict[str, Any]]:
     path = bench_folder.card(run)
     card = read_card(path)
-    return card.metrics.accuracy.mean, {
+
+    measured = {
         "ci95": card.metrics.accuracy.ci95,
         "atm": card.metrics.atm.total,
         "macs_adaptation": card.macs.adaptation,
         "macs_prediction": card.macs.prediction,
         "card": path.relative_to(bench_folder.path.parent).as_posix(),
     }
+    return card.metrics.accuracy.mean, measured
 
 
 class _PatientWorker:
-    """A worker that sleeps while another one does the training that its own trial needs."""
+    """A worker that sleeps while another process does the training that its own trial needs."""
 
-    def __init__(self, workers: LocalWorker) -> None:
-        self._workers_of = workers
+    def __init__(self, worker: LocalWorker) -> None:
+        self._worker = worker
 
     @property
     def free(self) -> int:
-        return self._workers_of.free
+        return self._worker.free
 
     def give(self, step: Step) -> None:
-        self._workers_of.give(step)
+        self._worker.give(step)
 
     def next_event(self, timeout: float) -> Event | None:
-        if self._workers_of.free:
+        if self._worker.free:
             time.sleep(timeout)
-        return self._workers_of.next_event(timeout)
+        return self._worker.next_event(timeout)
 
     def close(self) -> None:
-        self._workers_of.close()
+        self._worker.close()

@@ -1,4 +1,4 @@
-"""Several workers of a sweep at once: processes that share nothing but the folder."""
+"""Several workers of a sweep at once: processes that share only the folder."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from cfsl.sweep.work import Happening, Watch, work
 
 
 class Job(NamedTuple):
-    """What a worker needs to know."""
+    """The sweep that a worker does, its folder, and the number of its trials."""
 
     sweep: Sweep
     folder: Path
@@ -34,63 +34,73 @@ class Job(NamedTuple):
 @dataclass
 class _Worker:
     process: HelperProcess
-    line: Connection
+    connection: Connection
     has_begun: bool = False
-    """Whether it ever came as far as a trial."""
+    """Whether the worker has ever begun a trial."""
 
 
 def work_together(job: Job, study: SweepStudy, count: int, watch: Watch) -> None:
-    """Let so many processes do all trials. One that dies is replaced, and its trial given out again."""
-    with _hired(job, count) as workers:
+    """Let `count` worker processes do all trials.
+
+    A worker that dies is replaced, and its trial goes back into the queue.
+    """
+    with _started_workers(job, count) as workers:
         while workers:
-            heard = wait([worker.line for worker in workers])
-            for worker in [worker for worker in workers if worker.line in heard]:
-                event = _heard(worker)
+            ready = wait([worker.connection for worker in workers])
+
+            for worker in [worker for worker in workers if worker.connection in ready]:
+                event = _received(worker)
                 if event is not None:
                     worker.has_begun = True
                     watch(event)
                     continue
+
+                # The worker has closed its connection: it has finished or died.
                 workers.remove(worker)
-                if _died(worker):
-                    workers.append(_replaced(worker, job, study))
+                _close(worker)
+                if worker.process.exitcode != 0:
+                    workers.append(_replacement(worker, job, study))
 
 
-def _replaced(worker: _Worker, job: Job, study: SweepStudy) -> _Worker:
-    """Give out again what a dead worker had, and hire another; but not if it could not even begin."""
+def _replacement(worker: _Worker, job: Job, study: SweepStudy) -> _Worker:
+    """Put the trial of a dead worker back into the queue, and start another worker.
+
+    A worker that died before its first trial is not replaced: the next one would die, too.
+    """
     if not worker.has_begun:
         raise CfslError(f"a worker ended with exit code {worker.process.exitcode}; try --workers 1")
     study.return_dead()
-    return _hire(job)
+    return _started(job)
 
 
-def _heard(worker: _Worker) -> Happening | None:
+def _received(worker: _Worker) -> Happening | None:
     try:
-        event: Happening = worker.line.recv()
+        event: Happening = worker.connection.recv()
     except (EOFError, OSError):
         return None
     return event
 
 
-def _died(worker: _Worker) -> bool:
+def _close(worker: _Worker) -> None:
+    """Wait for the end of a worker, and close its connection."""
     worker.process.join()
-    worker.line.close()
-    return worker.process.exitcode != 0
+    worker.connection.close()
 
 
 @contextlib.contextmanager
-def _hired(job: Job, count: int) -> Iterator[list[_Worker]]:
-    """Give workers, and end at once those that are still there in the end."""
-    workers = [_hire(job) for _ in range(count)]
+def _started_workers(job: Job, count: int) -> Iterator[list[_Worker]]:
+    """Start workers, and kill those that still run when the block ends."""
+    workers = [_started(job) for _ in range(count)]
     try:
         yield workers
     finally:
         for worker in workers:
             worker.process.kill()
         for worker in workers:
-            _died(worker)
+            _close(worker)
 
 
-def _hire(job: Job) -> _Worker:
+def _started(job: Job) -> _Worker:
     ours, theirs = multiprocessing.Pipe(duplex=False)
     process = HelperProcess(target=_serve, args=(theirs, job), daemon=True)
     process.start()
@@ -98,9 +108,9 @@ def _hire(job: Job) -> _Worker:
     return _Worker(process, ours)
 
 
-def _serve(line: Connection, job: Job) -> None:
-    """In a worker: do trials, on one thread."""
+def _serve(connection: Connection, job: Job) -> None:
+    """Do trials on one thread. A worker process runs this function."""
     torch.set_num_threads(1)
     study = job.open()
     with contextlib.closing(study):
-        work(study, job.sweep, job.folder, line.send)
+        work(study, job.sweep, job.folder, connection.send)

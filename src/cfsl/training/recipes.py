@@ -14,7 +14,7 @@ from cfsl.training import strong
 from cfsl.training.training_spec import MILD, PHOTOGRAPHIC, Augmentation, Schedule, Training
 
 _CROPPED = 0.75
-"""Of the height of a photograph: 48 of 64 pixels."""
+"""Fraction of the height of a photograph that a crop keeps: 48 of 64 pixels."""
 _FEWEST_WAYS = 2
 
 
@@ -26,30 +26,35 @@ def paper(task: TaskSpec) -> Training:
 def short(task: TaskSpec) -> Training:
     """Return wide one-shot episodes for a few minutes of one core.
 
-    64 classes x 3 images that take turns as the prototype, AdamW at 0.002 with warm-up and cosine decay, averaged
-    weights, mild warps of the images.
+    An episode has 64 classes of 3 images, which take turns as the prototype. The optimizer is AdamW
+    at 0.002 with warm-up and cosine decay. Weights are averaged, and images are warped mildly.
     """
+    schedule = Schedule(
+        epochs=10,
+        updates=100,
+        optimizer="adamw",
+        rate=2e-3,
+        decay="cosine",
+        warmup=60,
+        weight_decay=0.02,
+        average=0.99,
+    )
+
     return Training(
         episodes=TaskSpec.few_shot(n_way=64, k_shot=1, k_target=2),
         turns=True,
         validation=task,
         validation_tasks=200,
         augmentation=MILD,
-        schedule=Schedule(
-            epochs=10,
-            updates=100,
-            optimizer="adamw",
-            rate=2e-3,
-            decay="cosine",
-            warmup=60,
-            weight_decay=0.02,
-            average=0.99,
-        ),
+        schedule=schedule,
     )
 
 
 def pretrain_paper(task: TaskSpec) -> Training:
-    """Return i.i.d. pretraining for as many images as the published protocol sees: 250 x 500 updates, AdamW."""
+    """Return i.i.d. pretraining on as many images as the published protocol sees.
+
+    The optimizer is AdamW, for 250 epochs of 500 updates.
+    """
     return Training(
         episodes=task, iid=True, validation=task, schedule=Schedule(batch=90, optimizer="adamw")
     )
@@ -57,48 +62,52 @@ def pretrain_paper(task: TaskSpec) -> Training:
 
 def pretrain_short(task: TaskSpec) -> Training:
     """Return i.i.d. pretraining for a few minutes of one core."""
+    schedule = Schedule(
+        epochs=10,
+        updates=200,
+        batch=128,
+        optimizer="adamw",
+        rate=2e-3,
+        decay="cosine",
+        warmup=60,
+        weight_decay=0.02,
+    )
+
     return Training(
-        episodes=task,
-        iid=True,
-        validation=task,
-        validation_tasks=50,
-        schedule=Schedule(
-            epochs=10,
-            updates=200,
-            batch=128,
-            optimizer="adamw",
-            rate=2e-3,
-            decay="cosine",
-            warmup=60,
-            weight_decay=0.02,
-        ),
+        episodes=task, iid=True, validation=task, validation_tasks=50, schedule=schedule
     )
 
 
 def meta_paper(task: TaskSpec) -> Training:
-    """Return the published protocol for gradients through an inner loop; one task an update, AdamW at 0.001.
+    """Return the published protocol for gradients through an inner loop.
 
-    That is MAML++ Low-End's; the published High-End and SCA have Adam with the decay in the gradient.
+    An update has one task, and the optimizer is AdamW at 0.001. This is the protocol of MAML++
+    Low-End; the published High-End and SCA have Adam with the weight decay in the gradient.
     """
     return Training(episodes=task, validation=task, schedule=Schedule(optimizer="adamw"))
 
 
 def meta_short(task: TaskSpec) -> Training:
-    """Return a few minutes of one core on tasks of the very type asked for, two at a time, with cosine decay."""
+    """Return training for a few minutes of one core on tasks like `task`.
+
+    An update has two tasks, and the rate has a cosine decay.
+    """
+    schedule = Schedule(
+        epochs=10,
+        updates=50,
+        batch=2,
+        optimizer="adamw",
+        rate=2e-3,
+        decay="cosine",
+        warmup=30,
+    )
+
     return Training(
         episodes=task,
         validation=task,
         validation_tasks=50,
         augmentation=MILD,
-        schedule=Schedule(
-            epochs=10,
-            updates=50,
-            batch=2,
-            optimizer="adamw",
-            rate=2e-3,
-            decay="cosine",
-            warmup=30,
-        ),
+        schedule=schedule,
     )
 
 
@@ -113,15 +122,19 @@ def pretrain_short_on_photographs(task: TaskSpec) -> Training:
 
 
 def meta_short_on_photographs(task: TaskSpec) -> Training:
-    """Return `meta_short` with mirror images alone: so short a run sees no photograph often."""
+    """Return `meta_short` with mirror images only: so short a training sees no photograph often."""
     return meta_short(task).replace(augmentation=Augmentation(mirror=True))
 
 
 def champion(task: TaskSpec) -> Training:
-    """Return episodes of 38 classes x 5 images, half of them look-alikes, for a quarter to half an hour of one core."""
+    """Return episodes of 38 classes of 5 images; half of the classes look like another one.
+
+    The training takes a quarter to half an hour of one core.
+    """
     training = short(task).replace(
         episodes=TaskSpec.few_shot(n_way=38, k_shot=1, k_target=4), companions=3
     )
+
     schedule = training.schedule.replace(
         epochs=8, updates=500, optimizer="muon", rate=0.1, average=0.995
     )
@@ -130,8 +143,12 @@ def champion(task: TaskSpec) -> Training:
 
 
 def champion_on_photographs(task: TaskSpec) -> Training:
-    """Return most of an hour of one core of telling all training classes apart, in smaller crops, some blended."""
+    """Return pretraining on all training classes, in smaller crops, some of them blended.
+
+    The training takes most of an hour of one core.
+    """
     training = pretrain_short(task)
+
     schedule = training.schedule.replace(
         epochs=8,
         updates=450,
@@ -141,6 +158,7 @@ def champion_on_photographs(task: TaskSpec) -> Training:
         weight_decay=0.05,
         average=0.998,
     )
+
     augmentation = Augmentation(crop=0.65, mirror=True, colour=0.4, side=48, blends=0.3)
     return training.replace(schedule=schedule, augmentation=augmentation, validation_tasks=200)
 
@@ -193,41 +211,48 @@ def training_asked_for(
     *,
     characters: bool = True,
 ) -> Training:
-    """Return the training of a recipe with fields of its schedule changed, unless they are None."""
+    """Return the training of a recipe, with the fields in `wanted` that are not None."""
     training = recipe_for(recipe, learner, task, characters=characters)
+
     stated = {name: value for name, value in wanted.items() if value is not None}
     return training.with_seed(seed).replace(schedule=training.schedule.replace(**stated))
 
 
 def fitted_to(data: Dataset, training: Training) -> Training:
-    """Return a training for the classes and images there are.
+    """Return a training that fits the classes and images of a data set.
 
-    Its own episodes are smaller, or its validation tasks shorter, if classes are too few. Where images are brought to
-    another size, it is three quarters of theirs. So are the stages that it starts from.
+    Where a data set has too few classes, the recipe's own episodes are smaller and the validation
+    tasks have fewer support sets. A training that resizes images resizes them to three quarters of
+    their size. The trainings that it starts from are fitted, too.
     """
     episodes = _fitted_episodes(data, training.episodes) if training.turns else training.episodes
-    augmentation, recipe = training.augmentation, data.info.recipe
-    if augmentation.side is not None:
-        augmentation = augmentation.replace(
-            side=max(1, round(_CROPPED * min(recipe.height, recipe.width)))
-        )
     validation = _nearest(data, "val", training.validation, "nss")
+
+    augmentation = training.augmentation
+    if augmentation.side is not None:
+        recipe = data.info.recipe
+        side = max(1, round(_CROPPED * min(recipe.height, recipe.width)))
+        augmentation = augmentation.replace(side=side)
+
     start = training.start
     if start is not None:
         start = start.replace(training=fitted_to(data, start.training))
+
     return training.replace(
         episodes=episodes, validation=validation, augmentation=augmentation, start=start
     )
 
 
 def _fitted_episodes(data: Dataset, episodes: TaskSpec) -> TaskSpec:
-    """Return episodes of as many images a class as the classes have, and of as many classes as there are.
+    """Return episodes with no more classes, and no more images per class, than the data has.
 
-    Where there are not two classes to tell apart, episodes are left as they are, to be refused with their numbers.
+    Episodes that would have fewer than two classes are returned unchanged. The sampler refuses them
+    later, with an error that names their numbers.
     """
     classes = len(data.classes_of("train"))
     if classes < _FEWEST_WAYS:
         return episodes
+
     all_classes = episodes.replace(n_way=min(episodes.n_way, classes))
     images = _nearest(data, "train", all_classes, "k_target").k_target
     fitted = _nearest(data, "train", episodes.replace(k_target=images), "n_way")
@@ -235,7 +260,7 @@ def _fitted_episodes(data: Dataset, episodes: TaskSpec) -> TaskSpec:
 
 
 def _nearest(data: Dataset, split: str, task: TaskSpec, field: str) -> TaskSpec:
-    """Return a task with less of one field, if it can be drawn then, and only then."""
+    """Return a task with less of one field if only that can be drawn, and else the task itself."""
     sizes = data.class_sizes[data.classes_of(split)]
     less = None if is_feasible(sizes, task) else most_feasible(sizes, task, field)
     return less or task

@@ -48,7 +48,7 @@ def why_not(learner: Any, device: str = "cpu") -> str | None:
 
 
 def why_slower(learner: Any, device: str = "cpu") -> str | None:
-    """Say why a learner that has a faster twin cannot be it here; nothing for all other learners."""
+    """Say why a learner cannot have its faster version here; None if it can or has none."""
     return why_not(learner, device) if isinstance(learner, MamlLow) else None
 
 
@@ -126,7 +126,7 @@ class _FastMamlLow(MamlLow):
 
 
 class _KnownGradients(torch.autograd.Function):
-    """A number whose gradients are known."""
+    """A number with gradients that are computed beforehand."""
 
     @staticmethod
     def forward(ctx: Any, value: Tensor, gradients: Params, *params: Tensor) -> Tensor:
@@ -137,5 +137,5 @@ class _KnownGradients(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, outer: Tensor) -> tuple[Tensor | None, ...]:
-        """Hand them out."""
+        """Return the gradients that were kept."""
         return (None, None, *(outer * gradient for gradient in ctx.saved_tensors))

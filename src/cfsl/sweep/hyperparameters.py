@@ -1,11 +1,17 @@
-"""What can be varied in a learner and its training, by name.
+"""The hyper-parameters of a learner and of its training that a sweep can vary, by name.
 
-Names are those of --set (lr, inner.lr, net.widths ...), those of the schedule (training.rate, training.epochs ...), and
-the words of paper 2 (Kowadlo et al. 2022, section 3.4 and appendix 7.4), wherever the learner has what they stand for:
+A name is one of these:
 
-    filters, blocks   of the VGG variant, which takes the place of the learner's own network
-    rate              of fine-tuning; training has a tenth of it, as in the published configurations
-    b, p              support sets in the buffer of replay, and samples taken from it in a step
+- a name of --set: lr, inner.lr, net.widths ...
+- a field of the training schedule: training.rate, training.epochs ...
+- a word of paper 2 (Kowadlo et al. 2022, section 3.4 and appendix 7.4), if the learner has what
+  the word stands for:
+
+    filters, blocks   the shape of the VGG variant, which replaces the learner's own network
+    rate              the rate of fine-tuning; the rate of training is a tenth of it, as in the
+                      published configurations
+    b, p              the number of support sets in the buffer of replay, and the number of samples
+                      that a step takes from the buffer
 """
 
 from __future__ import annotations
@@ -22,25 +28,28 @@ from cfsl.spec import FrozenSpec
 from cfsl.training.training_spec import Schedule, Training
 
 TRAINING = "training."
-_INNER_OVER_OUTER = 10
-_PLAIN = {"b": "sets", "p": "samples"}
+_FINE_TUNING_RATE_PER_TRAINING_RATE = 10
+_FIELD_OF_WORD = {"b": "sets", "p": "samples"}
 _SHAPE = ("filters", "blocks")
 _RATE = "rate"
 
 
 class Settings(NamedTuple):
-    """What values by any names come to."""
+    """The settings of a learner and of its training that follow from values by any names."""
 
     changes: dict[str, Any]
-    """Of the learner, as --set and `cfsl bench --settings` take them."""
+    """Changes of the learner, as --set and `cfsl bench --settings` take them."""
     training: Training | None
 
 
-class Knobs:
-    """All that can be varied in a learner, around what it is by itself or was set to."""
+class Hyperparameters:
+    """All hyper-parameters of a learner and its training, and the values that they start from."""
 
     def __init__(self, learner: str, base: Mapping[str, Any], training: Training | None) -> None:
-        """Take a learner by its name, values that stay unless they are varied, and how it is trained, if it is."""
+        """Take the name of a learner, and how the learner is trained, if it is.
+
+        `base` has the values of hyper-parameters that are not varied.
+        """
         self._name, self._base, self._training = learner, dict(base), training
         self._learner = find_learner(learner)
         for name in base:
@@ -49,21 +58,24 @@ class Knobs:
     def names(self) -> list[str]:
         """Return all names, those of inner values dotted."""
         own = list(_leaves(self._learner))
-        words = [word for word, field in _PLAIN.items() if place_of(self._learner, field)]
+
+        words = [word for word, field in _FIELD_OF_WORD.items() if place_of(self._learner, field)]
         if place_of(self._learner, "net"):
             words += _SHAPE
         if self._training is not None or place_of(self._learner, "lr"):
             words.append(_RATE)
+
         schedule = (
             [f"{TRAINING}{field}" for field in Schedule.model_fields] if self._training else []
         )
         return [*own, *(word for word in words if word not in own), *schedule]
 
     def require(self, name: str) -> None:
-        """Refuse a name that nothing here has."""
+        """Refuse a name that neither the learner nor its training has."""
         known = self.names()
         if name in known or (not name.startswith(TRAINING) and _has(self._learner, name)):
             return
+
         if name.startswith(TRAINING) and self._training is None:
             raise SpecError(f"{self._name} is not trained, so it has no '{name}'")
         if not known:
@@ -78,79 +90,94 @@ class Knobs:
         self.require(name)
         if name in self._base:
             return self._base[name]
+
         changes, training = self.settings({})
         learner = changed(self._learner, changes)
+
         if name in _SHAPE:
-            return _shape(value_at(learner, str(place_of(learner, "net"))), self._name)[
-                _SHAPE.index(name)
-            ]
+            net = value_at(learner, str(place_of(learner, "net")))
+            return _shape(net, self._name)[_SHAPE.index(name)]
+
         if name == _RATE:
-            place = place_of(learner, "lr")
-            return (
-                value_at(learner, place)
-                if place
-                else _INNER_OVER_OUTER * _of(training).schedule.rate
-            )
+            if place := place_of(learner, "lr"):
+                return value_at(learner, place)
+            return _FINE_TUNING_RATE_PER_TRAINING_RATE * _required(training).schedule.rate
+
         if name.startswith(TRAINING):
-            return getattr(_of(training).schedule, name.removeprefix(TRAINING))
-        field = _PLAIN.get(name)
-        value = value_at(learner, str(place_of(learner, field)) if field else name)
-        return _plain(value)
+            return getattr(_required(training).schedule, name.removeprefix(TRAINING))
+
+        field = _FIELD_OF_WORD.get(name)
+        return _as_json(value_at(learner, str(place_of(learner, field)) if field else name))
 
     def settings(self, values: Mapping[str, Any]) -> Settings:
-        """Return what the base and these values come to; refuse what two of them claim."""
+        """Return the settings that the base and these values give together.
+
+        Two values for the same setting are refused.
+        """
         changes: dict[str, Any] = {}
         schedule: dict[str, Any] = {}
-        whose: dict[str, str] = {}
+        name_by_place: dict[str, str] = {}
         shape: dict[str, int] = {}
+
         for name, value in (self._base | dict(values)).items():
             if name in _SHAPE and not _has(self._learner, name):
                 shape[name] = _number(name, value, int)
                 continue
+
             for place, placed in self._placed(name, value):
-                if place in whose:
+                if place in name_by_place:
                     raise SpecError(
-                        f"{whose[place]} and {name} both say what {place} is; give one of them"
+                        f"{name_by_place[place]} and {name} both say what {place} is; "
+                        "give one of them"
                     )
-                whose[place] = name
-                target, key = (
-                    (schedule, place[len(TRAINING) :])
-                    if place.startswith(TRAINING)
-                    else (changes, place)
-                )
-                target[key] = placed
+                name_by_place[place] = name
+
+                if place.startswith(TRAINING):
+                    schedule[place.removeprefix(TRAINING)] = placed
+                else:
+                    changes[place] = placed
+
+        # The network comes last: the parts of its shape that are not given are read from a learner
+        # that has all other changes.
         if shape:
             changes |= self._net(changes, shape)
+
         training = self._training
         if training is not None and schedule:
             training = training.replace(schedule=training.schedule.replace(**schedule))
         return Settings(changes, training)
 
     def _placed(self, name: str, value: Any) -> Iterator[tuple[str, Any]]:
-        """Say where a value goes."""
-        if name in _PLAIN and not _has(self._learner, name):
-            yield str(place_of(self._learner, _PLAIN[name])), value
+        """Yield the settings that a value stands for, each with its place."""
+        if name in _FIELD_OF_WORD and not _has(self._learner, name):
+            yield str(place_of(self._learner, _FIELD_OF_WORD[name])), value
         elif name == _RATE and not _has(self._learner, name):
             if place := place_of(self._learner, "lr"):
                 yield place, value
             if self._training is not None:
-                yield f"{TRAINING}rate", _number(name, value, (int, float)) / _INNER_OVER_OUTER
+                rate = _number(name, value, (int, float))
+                yield f"{TRAINING}rate", rate / _FINE_TUNING_RATE_PER_TRAINING_RATE
         else:
             yield name, value
 
     def _net(self, changes: Mapping[str, Any], shape: Mapping[str, int]) -> dict[str, Any]:
-        """Return the VGG variant; what of its shape is not given is that of the network it takes the place of."""
+        """Return the change that gives the learner a VGG variant.
+
+        The variant takes the parts of its shape that are not given from the network it replaces.
+        """
         place = str(place_of(self._learner, "net"))
         net = value_at(changed(self._learner, changes), place)
+
         own = dict(shape)
         if len(own) < len(_SHAPE):
             own = dict(zip(_SHAPE, _shape(net, self._name), strict=True)) | own
+
         order: Order = net.order if isinstance(net, ConvNet) else "conv-norm-act"
         return {place: vgg(own["filters"], own["blocks"], order).model_dump(mode="json")}
 
 
 def _leaves(value: Any, before: str = "") -> Iterator[str]:
-    """Yield the dotted names of all that is no spec itself."""
+    """Yield the dotted names of all fields that are not specs themselves."""
     for field in getattr(type(value), "model_fields", {}):
         inner = getattr(value, field)
         if isinstance(inner, FrozenSpec):
@@ -167,14 +194,14 @@ def _has(learner: Any, path: str) -> bool:
     return not dot or _has(getattr(learner, field), rest)
 
 
-def _plain(value: Any) -> Any:
+def _as_json(value: Any) -> Any:
     if isinstance(value, FrozenSpec):
         return value.model_dump(mode="json")
     return list(value) if isinstance(value, tuple) else value
 
 
 def _shape(net: Any, learner: str) -> tuple[int, int]:
-    """Return how many filters a network has in its first block, and how many blocks."""
+    """Return the number of filters in the first block of a network, and the number of blocks."""
     widths = getattr(net, "widths", None)
     if not widths:
         raise SpecError(
@@ -185,12 +212,11 @@ def _shape(net: Any, learner: str) -> tuple[int, int]:
 
 def _number(name: str, value: Any, kind: type | tuple[type, ...]) -> Any:
     if isinstance(value, bool) or not isinstance(value, kind):
-        raise SpecError(
-            f"{name}={json.dumps(value)} is refused: it must be a {'whole ' if kind is int else ''}number"
-        )
+        wanted = "whole number" if kind is int else "number"
+        raise SpecError(f"{name}={json.dumps(value)} is refused: it must be a {wanted}")
     return value
 
 
-def _of(training: Training | None) -> Training:
-    assert training is not None, "required before"
+def _required(training: Training | None) -> Training:
+    assert training is not None, "Hyperparameters.require refuses names of a training that is none"
     return training
