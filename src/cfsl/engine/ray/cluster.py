@@ -107,6 +107,7 @@ class RayWorkers:
                 self._events.append(Busy(step))
             elif self._bench_folder.checked(step)[0]:
                 self._events.append(Finished(step))
+
             else:
                 number = next(self._numbers)
                 reference = self._send(number, step)
