@@ -180,7 +180,7 @@ class _UnfinishedSteps:
         self._bench_folder.write_failure(step, error, trace)
         self.ending.failed[step.name] = error
 
-        # Steps are in an order that can be followed, so one pass finds indirect needs, too.
+        # One pass finds indirect needs, too, if a step stands after those that it needs.
         lost = {step.name: step.name}
         for later in list(self.waiting.values()):
             cause = next((lost[need] for need in later.needs if need in lost), None)
