@@ -351,11 +351,11 @@ def test_steps_done_in_a_folder_of_their_own_send_back_what_this_process_makes(
 ):
     """What a worker does, without Ray: all that it is given is what goes out with a step."""
     from cfsl.engine.ray import messages, worker
-    from cfsl.engine.ray.transfer import Outgoing, put_down
+    from cfsl.engine.ray.transfer import StepInputs, write_result
 
-    mail: list[Any] = []
-    mailbox = SimpleNamespace(
-        post=SimpleNamespace(remote=lambda number, message: mail.append((number, message)))
+    messages_sent: list[Any] = []
+    queue = SimpleNamespace(
+        post=SimpleNamespace(remote=lambda number, message: messages_sent.append((number, message)))
     )
     for module in (messages, worker):
         monkeypatch.setattr(module, "ray", SimpleNamespace(get=lambda reference: reference))
@@ -363,21 +363,21 @@ def test_steps_done_in_a_folder_of_their_own_send_back_what_this_process_makes(
     steps, local = steps_of(runs("protonet", columns=("B3",))), BenchFolder(tmp_path / "local")
     carry_out(steps, LocalWorker(local, lambda event: None), local, lambda event: None)
     bench_folder, home = BenchFolder(tmp_path / "here"), os.environ["CFSL_DATA"]
-    outgoing = Outgoing(bench_folder, lambda parcel: parcel)
+    inputs = StepInputs(bench_folder, lambda bundle: bundle)
     for number, step in enumerate(steps):
-        data, files = outgoing.data(step.spec.data), outgoing.files(step)
+        data, files = inputs.data(step.spec.data), inputs.files(step)
         order = pickle.dumps(worker.Order(number, step, data.key, data.sizes, 0.0))
         monkeypatch.setenv("CFSL_DATA", str(tmp_path / "nothing"))
-        kind, left = worker.do(worker.versions(), order, files, [data.reference], mailbox)
+        kind, left = worker.do(worker.versions(), order, files, [data.reference], queue)
         monkeypatch.setenv("CFSL_DATA", home)
         assert kind == "left"
-        put_down(step, left, bench_folder)
+        write_result(step, left, bench_folder)
     assert_same_results(bench_folder, local)
     assert_tidy(bench_folder)
     (away,) = (tmp_path / "away").iterdir()
     assert [path.parent.name for path in away.glob("data/*/*/current")] == ["glyphs-400x20"]
     assert not [path for path in away.glob("desks/*") if path.is_dir()]
-    sent = [number for number, message in mail if isinstance(message, Checkpoint)]
+    sent = [number for number, message in messages_sent if isinstance(message, Checkpoint)]
     assert sent == [
         number for number, step in enumerate(steps) if isinstance(step, TrainStep) for _ in range(2)
     ]
@@ -420,7 +420,7 @@ def test_a_machine_with_another_version_says_so():
 
 
 def test_a_checkpoint_of_which_a_file_was_lost_changes_nothing(glyphs, tmp_path: Path):
-    from cfsl.engine.ray.transfer import keep
+    from cfsl.engine.ray.transfer import write_checkpoint
 
     train = runs("protonet", columns=("A3",))[0].train
     ours, theirs = BenchFolder(tmp_path / "ours"), BenchFolder(tmp_path / "theirs")
@@ -430,19 +430,19 @@ def test_a_checkpoint_of_which_a_file_was_lost_changes_nothing(glyphs, tmp_path:
             (bench_folder.training(train) / f"{name}.safetensors").write_text(text)
     files = packed(theirs.path, sorted(theirs.training(train).iterdir()))
     lost = next(iter(files)).replace("0002", "0001")
-    keep(train, Checkpoint(files, [*files, lost]), ours)
+    write_checkpoint(train, Checkpoint(files, [*files, lost]), ours)
     assert (ours.training(train) / "last.safetensors").read_text() == "old"
     assert (ours.training(train) / "epoch-0000.safetensors").exists()
-    keep(train, Checkpoint(files, list(files)), ours)
+    write_checkpoint(train, Checkpoint(files, list(files)), ours)
     assert (ours.training(train) / "last.safetensors").read_text() == "new"
     assert not (ours.training(train) / "epoch-0000.safetensors").exists()
 
 
 def test_a_split_file_travels_only_from_below_the_current_folder(glyphs, tmp_path: Path):
-    from cfsl.engine.ray.transfer import Outgoing
+    from cfsl.engine.ray.transfer import StepInputs
 
     step = steps_of(runs("pixel_nn"))[0]
     for splits in ("/etc/mine.json", "../mine.json"):
         away = step.spec.replace(data=step.spec.data.replace(splits=splits))
         with pytest.raises(DataError, match="below the current folder"):
-            Outgoing(BenchFolder(tmp_path), lambda parcel: parcel).files(type(step)(away, 0))
+            StepInputs(BenchFolder(tmp_path), lambda bundle: bundle).files(type(step)(away, 0))

@@ -113,12 +113,15 @@ def _exit_code_of(action: Any) -> int:
         if code == _STOPPED:
             complain("stopped")
         return code
+
     except (KeyboardInterrupt, typer.Abort):
         complain("stopped")
         return _STOPPED
     except BrokenPipeError:
         drop_output()
         return 1
+
+    # Errors that the user can mend.
     except CfslError as error:
         complain(str(error))
     except _UsageError as error:
@@ -127,6 +130,7 @@ def _exit_code_of(action: Any) -> int:
         complain(f"{error.filename or 'output'}: {error.strerror or error}")
         if action == sys.stdout.flush:
             drop_output()
+
     return 2
 
 

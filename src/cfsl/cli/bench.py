@@ -33,13 +33,15 @@ def bench(
     suite: Annotated[
         str,
         typer.Argument(
-            help="table1, figure3, figure4, replication, scaling, instance, corruption, smoke, or all (but smoke)."
+            help="table1, figure3, figure4, replication, scaling, instance, corruption, smoke, "
+            "or all (but smoke)."
         ),
     ],
     profile: Annotated[
         str | None,
         typer.Option(
-            help="smoke (minutes), quick (an evening on two cores; the default), strong (stages) or paper (published)."
+            help="smoke (minutes), quick (an evening on two cores; the default), strong (stages) "
+            "or paper (published)."
         ),
     ] = None,
     data: Annotated[
@@ -89,7 +91,10 @@ def bench(
     retry: Annotated[bool, typer.Option("--retry", help="Try again what failed before.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print JSON for programs.")] = False,
 ) -> None:
-    """Run a table or figure of the papers: train, evaluate, and show ours beside theirs. Stop and go on at any time."""
+    """Run a table or figure of the papers: train, evaluate, and show ours beside theirs.
+
+    Stop and go on at any time.
+    """
     from cfsl.engine.bench import planned, run_plan
     from cfsl.engine.bench_folder import BenchFolder
     from cfsl.engine.estimate import Times
@@ -99,7 +104,8 @@ def bench(
     look_in_current_folder()
     if out.exists() and not out.is_dir():
         raise SpecError(f"--out {out} is a file; name a folder")
-    hire = _workers_of(engine, workers, address)
+
+    start_workers = _workers_of(engine, workers, address)
     request = Request(
         suite=suite,
         profile=profile or ("smoke" if suite == "smoke" else "quick"),
@@ -115,33 +121,37 @@ def bench(
     slower = slow_precision(request.precision, "cpu") if engine != "ray" else None
     if slower:
         complain(slower)
+
     bench_folder = BenchFolder(out)
     cells = cells_of(request)
     prepared = planned(runs_of(cells), bench_folder, retry=retry, look_only=plan)
     for damage in prepared.aside:
         complain(damage)
+
     if plan:
         _say_plan(cells, prepared, bench_folder, json=json)
         return
     if not prepared.runs:
-        raise CfslError(f"nothing can be run: {'; '.join(reason for reason, _ in _reasons(cells))}")
+        reasons = "; ".join(reason for reason, _ in _reasons(cells))
+        raise CfslError(f"nothing can be run: {reasons}")
+
+    # The longest training runs come first, so that no worker waits for one at the end.
     times = Times.of(bench_folder)
-    prepared.steps.sort(
-        key=lambda step: -times.seconds(step) if step.kind == "train" else 0.0
-    )  # the longest first
+    prepared.steps.sort(key=lambda step: -times.seconds(step) if step.kind == "train" else 0.0)
+
+    # A learner of your own may print, which must not get into the JSON.
     left = len(prepared.runs) - len(prepared.done)
-    aside = (
-        redirect_stdout(sys.stderr) if json else nullcontext()
-    )  # a learner of your own may print
-    with working(left, partial(_result, bench_folder), quiet=json) as watch, aside:
-        ending = run_plan(prepared, bench_folder, lambda: hire(bench_folder, watch), watch)
+    learner_output = redirect_stdout(sys.stderr) if json else nullcontext()
+    with working(left, partial(_result, bench_folder), quiet=json) as watch, learner_output:
+        ending = run_plan(prepared, bench_folder, lambda: start_workers(bench_folder, watch), watch)
+
     _say_end(cells, ending, bench_folder, json=json)
     if ending.failed:
         raise typer.Exit(_FAILED)
 
 
 def _result(bench_folder: BenchFolder, step: Step) -> str:
-    """Say what came out of a step."""
+    """Describe the result of a step."""
     from cfsl.cards.card import read_card
     from cfsl.cards.card_rows import percent
 
@@ -165,39 +175,48 @@ def _changes(files: Sequence[Path]) -> dict[str, dict[str, Any]]:
         except OSError as error:
             raise SpecError(f"--settings {path} cannot be read: {error.strerror}") from error
         except (ValueError, KeyError, TypeError) as error:
+            example = '{"learner": "protonet", "changes": {}}'
             raise SpecError(
-                f'{path} has no settings of a learner, such as {{"learner": "protonet", "changes": {{}}}}: {error}'
+                f"{path} has no settings of a learner, such as {example}: {error}"
             ) from error
+
         if learner in read:
             raise SpecError(f"{path} is a second file of settings for {learner}; give one")
         read[learner] = changes
+
     return read
 
 
-Hire = Callable[["BenchFolder", Callable[["Event"], None]], "StepWorkers"]
+StartWorkers = Callable[["BenchFolder", Callable[["Event"], None]], "StepWorkers"]
 
 
-def _workers_of(engine: str | None, workers: int | None, address: str | None) -> Hire:
-    """Return what starts the workers of an engine."""
-    import os
-
-    cores = (
-        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    )
-    count = workers or cores
+def _workers_of(engine: str | None, workers: int | None, address: str | None) -> StartWorkers:
+    """Return the function that starts the workers of an engine."""
+    count = workers or _cores()
     name = engine or ("processes" if count > 1 else "local")
+
     if address is not None and name != "ray":
         raise SpecError(f"--address is that of a Ray cluster; give --engine ray, not {name}")
     if name == "local" and workers is not None and workers > 1:
         raise SpecError(
             f"--engine local does one step at a time, not {workers}; use --engine processes"
         )
-    engines: dict[str, Hire] = {
+
+    engines: dict[str, StartWorkers] = {
         "local": _local,
         "processes": _processes(count),
         "ray": _ray(workers, address),
     }
     return lookup(engines, name, "engine")
+
+
+def _cores() -> int:
+    """Return how many cores this process may use."""
+    import os
+
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def _local(bench_folder: BenchFolder, watch: Callable[[Event], None]) -> StepWorkers:
@@ -206,22 +225,22 @@ def _local(bench_folder: BenchFolder, watch: Callable[[Event], None]) -> StepWor
     return LocalWorker(bench_folder, watch)
 
 
-def _processes(count: int) -> Hire:
-    def hire(bench_folder: BenchFolder, watch: Callable[[Event], None]) -> StepWorkers:
+def _processes(count: int) -> StartWorkers:
+    def start_workers(bench_folder: BenchFolder, watch: Callable[[Event], None]) -> StepWorkers:
         from cfsl.engine.processes import ProcessWorkers
 
         return ProcessWorkers(bench_folder, count)
 
-    return hire
+    return start_workers
 
 
-def _ray(count: int | None, address: str | None) -> Hire:
-    def hire(bench_folder: BenchFolder, watch: Callable[[Event], None]) -> StepWorkers:
+def _ray(count: int | None, address: str | None) -> StartWorkers:
+    def start_workers(bench_folder: BenchFolder, watch: Callable[[Event], None]) -> StepWorkers:
         from cfsl.engine.ray.cluster import RayWorkers
 
         return RayWorkers(bench_folder, count, address)
 
-    return hire
+    return start_workers
 
 
 def _say_plan(cells: list[Cell], plan: Plan, bench_folder: BenchFolder, *, json: bool) -> None:
@@ -230,12 +249,11 @@ def _say_plan(cells: list[Cell], plan: Plan, bench_folder: BenchFolder, *, json:
     from cfsl.engine.estimate import Times
 
     times, done = Times.of(bench_folder), {run.hash for run in plan.done}
-    lines = []
-    for cell in cells:
-        lines.append((cell, _state(cell, done, plan), cell.why_not))
+    lines = [(cell, _state(cell, done, plan), cell.why_not) for cell in cells]
+    states = Counter(state for _, state, _ in lines)
+
     seconds = {step.name: times.seconds(step) for step in plan.steps}
     total = sum(seconds.values())
-    states = Counter(state for _, state, _ in lines)
     summary = {
         "cells": states,
         "trainings": len(trainings(plan.steps)),
@@ -244,32 +262,37 @@ def _say_plan(cells: list[Cell], plan: Plan, bench_folder: BenchFolder, *, json:
         "core hours": total / 3600,
     }
     if json:
-        rows = [
-            {
-                "suite": c.suite,
-                "data": c.data,
-                "learner": c.learner,
-                "column": c.column,
-                "seed": c.seed,
-            }
-            | {"state": state, "why": why, "run": None if c.run is None else c.run.hash}
-            for c, state, why in lines
-        ]
+        rows = [_plan_row(cell, state, why) for cell, state, why in lines]
         print_json(summary | {"plan": rows, "steps": seconds})
         return
+
     for text in _plan_lines(lines):
         say(text)
-    for training in trainings(plan.steps):
-        say(
-            f"train {training.spec.name}: {_schedule(training.spec.training)}, {_hours(seconds[training.name])}"
-        )
+    for step in trainings(plan.steps):
+        schedule, hours = _schedule(step.spec.training), _hours(seconds[step.name])
+        say(f"train {step.spec.name}: {schedule}, {hours}")
+
     counts = ", ".join(f"{count} {state}" for state, count in states.items())
     say(
-        f"{len(cells)} cells: {counts}; {summary['trainings']} trainings, {summary['pieces']} pieces of evaluation"
+        f"{len(cells)} cells: {counts}; "
+        f"{summary['trainings']} trainings, {summary['pieces']} pieces of evaluation"
     )
     if plan.failed:
         say(f"{len(plan.failed)} steps failed before; --retry tries them again")
     say(f"about {_hours(total)} on one core, {_hours(total / 2)} on two ({times.source})")
+
+
+def _plan_row(cell: Cell, state: str, why: str) -> dict[str, Any]:
+    return {
+        "suite": cell.suite,
+        "data": cell.data,
+        "learner": cell.learner,
+        "column": cell.column,
+        "seed": cell.seed,
+        "state": state,
+        "why": why,
+        "run": None if cell.run is None else cell.run.hash,
+    }
 
 
 def _state(cell: Cell, done: set[str], plan: Plan) -> str:
@@ -279,12 +302,11 @@ def _state(cell: Cell, done: set[str], plan: Plan) -> str:
         return "not applicable"
     if cell.run.hash in done:
         return "done"
-    gone = plan.failed.keys() | plan.blocked.keys()
-    return (
-        "failed before"
-        if gone and any(step.name in gone for step in steps_of([cell.run]))
-        else "to do"
-    )
+
+    impossible = plan.failed.keys() | plan.blocked.keys()
+    if impossible and any(step.name in impossible for step in steps_of([cell.run])):
+        return "failed before"
+    return "to do"
 
 
 def _plan_lines(lines: list[tuple[Cell, str, str]]) -> Iterator[str]:
@@ -295,16 +317,17 @@ def _plan_lines(lines: list[tuple[Cell, str, str]]) -> Iterator[str]:
         columns = group.setdefault(f"{state}: {why}" if why else state, [])
         if cell.column not in columns:
             columns.append(cell.column)
+
     for (suite, data, learner), states in grouped.items():
         for state, columns in states.items():
-            say_columns = " ".join(columns)
-            yield f"{suite:<12}{data:<16}{learner:<22}{say_columns}  {state}"
+            yield f"{suite:<12}{data:<16}{learner:<22}{' '.join(columns)}  {state}"
 
 
 def _schedule(training: Any) -> str:
     schedule, batch = training.schedule, training.schedule.batch
     each = f"{batch} images" if training.iid else f"{batch} {training.episodes.n_way}-way tasks"
-    return f"{schedule.epochs} x {schedule.updates} updates of {each}, validated with nss {training.validation.nss}"
+    updates = f"{schedule.epochs} x {schedule.updates} updates of {each}"
+    return f"{updates}, validated with nss {training.validation.nss}"
 
 
 def _hours(seconds: float) -> str:
@@ -314,7 +337,7 @@ def _hours(seconds: float) -> str:
 
 
 def _say_end(cells: list[Cell], ending: Ending, bench_folder: BenchFolder, *, json: bool) -> None:
-    """Show the tables, then what is missing and why."""
+    """Show the tables, then which results are missing and why."""
     from cfsl.report.bench_tables import tables_of
 
     tables = tables_of(cells, bench_folder.card)
@@ -322,19 +345,21 @@ def _say_end(cells: list[Cell], ending: Ending, bench_folder: BenchFolder, *, js
         rows = [row for table in tables for row in table.rows()]
         print_json({"cells": rows, "failed": ending.failed, "blocked": ending.blocked})
         return
+
     width = shutil.get_terminal_size((120, 24)).columns
     for table in tables:
         for line in table.lines(width):
             say(line)
         say()
+
     for reason, names in _reasons(cells):
         say(f"not applicable: {', '.join(names)}: {reason}")
     for name, error in ending.failed.items():
-        complain(
-            f"{name} failed: {error} (trace in {bench_folder.path / 'failed' / name}.json; --retry tries again)"
-        )
+        trace = f"{bench_folder.path / 'failed' / name}.json"
+        complain(f"{name} failed: {error} (trace in {trace}; --retry tries again)")
     for name, cause in ending.blocked.items():
         complain(f"{name} was not run, since {cause} failed")
+
     say(f"cards are in {bench_folder.path / 'cards'}")
 
 

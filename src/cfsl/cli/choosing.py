@@ -1,4 +1,4 @@
-"""cfsl choose: hyper-parameters are chosen by a command, on validation tasks."""
+"""cfsl choose: try combinations of hyper-parameters on validation tasks, and name the best."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def choose(
     changes: Changes = None,
     json: Json = False,
 ) -> None:
-    """Try every combination of some hyper-parameters' values on validation tasks, and say which is best."""
+    """Try every combination of hyper-parameters' values on validation tasks; say which is best."""
     from cfsl.cards.card import write_content
     from cfsl.harness.evaluate import Conditions
     from cfsl.runs.perform import perform
@@ -60,6 +60,7 @@ def choose(
 
     if options.split != SPLIT:
         raise SpecError(f"choices are made on validation tasks; leave out --split {options.split}")
+
     look_in_current_folder()
     fixed = parsed_changes(changes or [])
     base = learner_spec(learner, fixed)
@@ -74,6 +75,7 @@ def choose(
             run = options.run(candidate, chosen_tasks, weights)
             done = perform(run, weights, Conditions(accelerate=True), progress=progress)
             answers.append(done.answers[""])
+
     tried = ranked(points, answers)
     to_set = set_options(next(one for one in tried if one.best).values)
     card = choice_card(learner, built(base), tried, to_set, chosen_tasks, weights.notes())
@@ -98,12 +100,14 @@ def combinations(tries: list[str], fixed: Iterable[str]) -> list[Point]:
     for name in fixed:
         if name in values:
             raise SpecError(f"{name} is both given by --set and to be tried; leave out one of them")
+
     count = math.prod(len(several) for several in values.values())
     if count > _MOST_COMBINATIONS:
         raise SpecError(
             f"{count} combinations are too many to try; give fewer values, {_MOST_COMBINATIONS} at "
             f"most"
         )
+
     space: Space = {name: Choices(choices=tuple(several)) for name, several in values.items()}
     return listed_points("grid", space, {})
 
@@ -113,19 +117,19 @@ def _say_table(learner: str, tried: list[Tried], tasks: Tasks) -> None:
 
     say(f"{learner} on {tasks.data.name}/{tasks.split}, {len(tasks)} tasks")
     say(f"  {describe_spec(tasks.spec)}")
+
     header = ["", *tried[0].values, "accuracy %", "to the best", "p", "ATM"]
     rows = [header, *([one.mark, *_shown(one)] for one in tried)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(header))]
     for row in rows:
         say("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
-    say(
-        "* best mean"
-        + (
-            "; ~ not significantly worse (paired t test)"
-            if any(o.mark == "~" for o in tried)
-            else ""
-        )
-    )
+    say(explained_marks(one.mark for one in tried))
+
+
+def explained_marks(marks: Iterable[str]) -> str:
+    """Explain the marks that a table of tried values shows."""
+    ties = "; ~ not significantly worse (paired t test)" if "~" in marks else ""
+    return f"* best mean{ties}"
 
 
 def _shown(one: Tried) -> list[str]:

@@ -188,6 +188,7 @@ def verify(name: Name, json: Json = False) -> None:
             f"{name} is damaged: its pixels hash to {digest[:12]}, not "
             f"{data.info.pixels_sha256[:12]}; add it again"
         )
+
     if len(data.image_names) != len(data.pixels):
         raise DataError(
             f"{name} is damaged: {len(data.image_names)} names for {len(data.pixels)} images; add "

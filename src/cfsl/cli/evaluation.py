@@ -1,4 +1,4 @@
-"""cfsl learners and eval: what learners there are, and how well they do."""
+"""cfsl learners and eval: list the learners, and evaluate one of them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ACCELERATIONS = {"auto": True, "off": False}
 
 
 class Isolation(StrEnum):
-    """What stands between two support sets."""
+    """What keeps a learner from remembering a support set outside its state."""
 
     NONE = "none"
     SANDBOX = "sandbox"
@@ -49,6 +49,7 @@ def learners(json: Json = False) -> None:
             }
         )
         return
+
     untrained = {NO_WEIGHTS: "nothing to train", RANDOM_WEIGHTS: "random weights"}
     for name, entry in LEARNERS.items():
         say(f"{name:<22}{untrained.get(entry.weights, 'cfsl train'):<18}{entry.what}")
@@ -113,6 +114,7 @@ def evaluate(
 
     require_device(device)
     members = _members(checkpoint, ensemble, average)
+
     look_in_current_folder()
     sandboxed, settings = isolate is Isolation.SANDBOX, parsed_changes(changes or [])
     stand_in = introduced(learner, settings) if sandboxed and ":" in learner else None
@@ -145,6 +147,7 @@ def evaluate(
     if json:
         print_json(card.content())
         return
+
     for difference in differences_from_training(weights.notes(), stand_in or built(spec)):
         say(f"note: {difference}")
     _say_result(learner, chosen, card)
@@ -166,6 +169,7 @@ def _members(checkpoint: Path | None, count: int | None, average: str | None) ->
         raise SpecError(
             "--ensemble takes the best epochs of a training run; give its folder as --checkpoint"
         )
+
     chosen = average or "logits"
     lookup(AVERAGES, chosen, "average")
     return {"members": len(best_epochs(checkpoint, count)), "average": chosen}
@@ -178,9 +182,11 @@ def _say_result(learner: str, tasks: Tasks, card: Card) -> None:
     say(f"{marked} on {tasks.data.name}/{tasks.split}, {len(tasks)} tasks")
     say(f"  {describe_spec(tasks.spec)}")
     _say_metrics(card.metrics, card.macs)
+
     say(f"  peak memory    {(card.peak_memory or 0) / 1e6:.1f} MB beside weights and images")
     circumstances = card.circumstances
     say(f"  {circumstances.seconds or 0:.1f} s on {circumstances.environment.processor}")
+
     if card.ensemble is not None:
         together = card.ensemble
         epochs = ", ".join(str(epoch + 1) for epoch in together.epochs or [])
@@ -198,6 +204,7 @@ def _say_metrics(metrics: CardMetrics, macs: CardMacs) -> None:
     say(f"  cross-entropy  {entropy.mean:.3f}")
     say(f"  ATM            {memory.total:.4f} ({memory.representation:.4f} representation)")
     say(f"  MACs           {macs.adaptation:,} to learn, {macs.prediction:,} to answer")
+
     if metrics.diverged:
         share = f"{100 * metrics.diverged:.2f} % of targets"
         say(f"  diverged       {share} have no finite answer, and count as wrong")

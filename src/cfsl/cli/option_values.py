@@ -1,6 +1,6 @@
-"""What options hold: names between commas, and hyper-parameters as name=value.
+"""How the values of options are read: lists with commas, and hyper-parameters as name=value.
 
-inner.lr is the lr of a learner's inner learner.
+`inner.lr` is the `lr` of a learner's inner learner.
 """
 
 from __future__ import annotations
@@ -19,16 +19,17 @@ if TYPE_CHECKING:
 
 
 def look_in_current_folder() -> None:
-    """Let learners of the user's own be found where the command is run."""
+    """Let Python find the user's own learners in the folder where the command is run."""
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.append(here)
 
 
 def listed(option: str, text: str | None) -> tuple[str, ...] | None:
-    """Read names between commas, each of which counts once; a comma in brackets is part of a name."""
+    """Read a list of names, without repeats; a comma in brackets is part of a name."""
     if text is None:
         return None
+
     parts, depth = [""], 0
     for letter in text:
         depth += (letter in "([") - (letter in ")]")
@@ -36,6 +37,7 @@ def listed(option: str, text: str | None) -> tuple[str, ...] | None:
             parts.append("")
         else:
             parts[-1] += letter
+
     names = tuple(dict.fromkeys(part.strip() for part in parts if part.strip()))
     if not names:
         raise SpecError(f"--{option} '{text}' names nothing; name something, or leave it out")
@@ -55,12 +57,13 @@ def parsed_changes(texts: Sequence[str]) -> dict[str, Any]:
     given: dict[str, str] = {}
     changes = {}
     for text in texts:
-        name, changes[name] = parsed_change(text)
+        name, value = parsed_change(text)
         if name in given:
             raise SpecError(
                 f"--set {given[name]} and --set {text} are both given; give one of them"
             )
-        given[name] = text
+        given[name], changes[name] = text, value
+
     return changes
 
 
@@ -79,21 +82,23 @@ def parsed_lists(option: str, texts: Sequence[str]) -> dict[str, list[Any]]:
         name, sign, listed_values = text.partition("=")
         if not sign or not name:
             raise SpecError(f"{option} {text} is not of the form name=value,value")
+
         if name in values:
             raise SpecError(
                 f"{option} {name} is given twice; give all its values at once, as "
                 f"{name}=value,value"
             )
         values[name] = _parsed_list(option, name, listed_values)
+
     return values
 
 
 def _parsed_list(option: str, name: str, text: str) -> list[Any]:
     """Read values between commas: JSON, whose lists have commas of their own, or words."""
-    read = parsed_value(f"[{text}]")
-    values = (
-        read if isinstance(read, list) else [parsed_value(part.strip()) for part in text.split(",")]
-    )
+    values = parsed_value(f"[{text}]")
+    if not isinstance(values, list):
+        values = [parsed_value(part.strip()) for part in text.split(",")]
+
     if not values or "" in values:
         raise SpecError(f"{option} {name}={text} has an empty value; write {name}=value,value")
     for position, value in enumerate(values):

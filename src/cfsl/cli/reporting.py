@@ -182,6 +182,7 @@ def figure(
     path = out or Path(f"{name}.pdf")
     if path.suffix.lower() not in (".pdf", ".svg", ".png"):
         raise SpecError(f"{path} is none of .pdf, .svg and .png")
+
     found = cards_on_boards(_places(folders))
     boards = _chosen(found.boards, data, profile, splits)
     if not boards and (data or profile or splits):
@@ -266,11 +267,11 @@ def _serve(places: Sequence[Path], reader: EvidenceReader, *, pictures: bool, po
     from cfsl.report.page import page
     from cfsl.report.serve import LOOPBACK, Built, server, stamp_of
 
-    told: set[str] = set()
+    reported: set[str] = set()
 
     def build() -> str:
         material = material_at(places, reader, pictures=pictures, progress_bar=counting)
-        _complain_once(material, told)
+        _complain_once(material, reported)
         return page(replace(material, live=True))
 
     built = Built(build, lambda: stamp_of(places))
@@ -287,12 +288,12 @@ def _serve(places: Sequence[Path], reader: EvidenceReader, *, pictures: bool, po
         running.serve_forever()
 
 
-def _complain_once(material: Material, told: set[str]) -> None:
+def _complain_once(material: Material, reported: set[str]) -> None:
     """Name every damaged card that has not been named yet."""
     for problem in material.damaged:
-        if problem not in told:
+        if problem not in reported:
             complain(problem)
-            told.add(problem)
+            reported.add(problem)
 
 
 def _leave(damaged: Collection[str]) -> None:

@@ -1,4 +1,4 @@
-"""cfsl results: look at cards, and take them elsewhere."""
+"""cfsl results: list, show and export result cards."""
 
 from __future__ import annotations
 
@@ -65,9 +65,11 @@ def show(card: Annotated[Path, typer.Argument(help="A result card.")], json: Jso
     content = read_content(card)
     kind = kind_of(content)
     read = checked_card(content, card) if kind == RESULT else None
+
     if json:
         print_json(content)
         return
+
     if read is None:
         raise CardError(f"{card} is a card of kind '{kind}'; --json prints it as it is")
     for line in card_lines(read):
@@ -97,8 +99,10 @@ def export(
     path = out or Path(f"results.{form}")
     if path.exists() and not overwrite:
         raise CardError(f"{path} is there already; name another file, or give --overwrite")
+
     rows, damaged, _ = _rows(folder, {"data": data, "learner": learner, "task_type": type_})
     export(rows, form, path)
+
     if json:
         print_json({"path": str(path), "cards": len(rows)})
     else:
@@ -122,16 +126,18 @@ def published_cells(data: Data = None, learner: Learner = None, json: Json = Fal
         raise SpecError(
             f"the papers have no numbers for learner {learner or 'any'} on {data or 'any data set'}"
         )
+
     if json:
         print_json([asdict(cell) for cell in cells])
         return
+
     for cell in cells:
         place = f"{cell.source:<20}{cell.data:<14}{cell.learner:<22}{cell.column:<11}"
         say(f"{place}{100 * cell.accuracy:6.2f}  {cell.status:<11}{cell.reason}")
 
 
 def _rows(folder: Path, wanted: dict[str, str | None]) -> tuple[list[FlatRow], list[str], int]:
-    """Return the cards that are wanted as rows, the problems of damaged ones, and how many files
+    """Return the wanted cards as rows, the problems of damaged cards, and the number of files that
     are no results.
     """
     from cfsl.cards.card_rows import row_of

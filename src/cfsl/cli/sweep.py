@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cfsl.cli.choosing import SPLIT
+from cfsl.cli.choosing import SPLIT, explained_marks
 from cfsl.cli.console import complain, print_json, say, stepping
 from cfsl.cli.evaluation import Changes, Json, Name
 from cfsl.cli.option_values import (
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from cfsl.sweep.outcome import Row
     from cfsl.sweep.space import Space
     from cfsl.sweep.trials import Sweep
-    from cfsl.sweep.work import Happening
+    from cfsl.sweep.work import Ended, Happening
     from cfsl.sweep.workers import Job
 
 _FAILED = 1
@@ -90,7 +90,10 @@ def sweep(
     changes: Changes = None,
     json: Json = False,
 ) -> None:
-    """Search hyper-parameters on validation tasks: train and evaluate every trial. Stop and go on at any time."""
+    """Search hyper-parameters on validation tasks: train and evaluate every trial.
+
+    Stop and go on at any time.
+    """
     from cfsl.runs.data import data_spec
     from cfsl.sweep.study import require_optuna
     from cfsl.sweep.trials import Sweep, sound, training_for
@@ -101,9 +104,11 @@ def sweep(
     look_in_current_folder()
     require_optuna()
     _require_validation(options)
+
     task = options.spec()
     chosen = _method(method, trials, space, vary, paper2=paper2)
     base, wanted = _space(learner, options.data, task, space, vary, paper2=paper2)
+
     data = options.open()
     lengths = {"epochs": epochs, "updates": updates}
     characters = data.info.recipe.channels == 1
@@ -111,6 +116,7 @@ def sweep(
     training = wished and fitted_to(data, wished)
     if wished and training and not json:
         say_what_was_fitted(wished, training, data)
+
     asked = sound(
         Sweep(
             learner=learner,
@@ -126,10 +132,9 @@ def sweep(
             search_seed=search_seed,
         )
     )
-    folder = (
-        out
-        or Path("sweeps") / f"{learner.replace(':', '-')}-{options.data}-{task.task_type}{task.nss}"
-    )
+    name = f"{learner.replace(':', '-')}-{options.data}-{task.task_type}{task.nss}"
+    folder = out or Path("sweeps") / name
+
     failed = _swept(Job(asked, folder, trials or _TRIALS), workers, retry=retry, json=json)
     if failed:
         raise typer.Exit(_FAILED)
@@ -158,6 +163,7 @@ def _method(
         raise SpecError(
             "say what to vary by one of --vary name=value,value, --space FILE.json and --paper2"
         )
+
     name = method or ("univariate" if paper2 else "tpe" if space else "grid")
     lookup(METHODS, name, "method")
     if paper2 and name != "univariate":
@@ -166,6 +172,7 @@ def _method(
         raise SpecError(
             f"--method {name} has as many trials as there are values; leave out --trials"
         )
+
     return name
 
 
@@ -178,7 +185,7 @@ def _space(
     *,
     paper2: bool,
 ) -> tuple[dict[str, Any], Space]:
-    """Return what is fixed and what is varied."""
+    """Return the fixed values and the space of those that vary."""
     from cfsl.sweep.paper2 import paper_2_sweep
     from cfsl.sweep.space import read_space
 
@@ -186,6 +193,7 @@ def _space(
         return paper_2_sweep(learner, data, task)
     if space is None:
         return {}, read_space(parsed_lists("--vary", vary or []))
+
     try:
         return {}, read_space(json_module.loads(space.read_text(encoding="utf-8")))
     except (OSError, ValueError) as error:
@@ -195,7 +203,7 @@ def _space(
 
 
 def _swept(job: Job, workers: int, *, retry: bool, json: bool) -> bool:
-    """Do what there is to do, show it, and tell whether any trial failed."""
+    """Do the trials that are left, show the result, and tell whether any trial failed."""
     from cfsl.sweep.outcome import best_of, rows_of, write_best
     from cfsl.sweep.work import forget_failures, work
     from cfsl.sweep.workers import work_together
@@ -209,10 +217,12 @@ def _swept(job: Job, workers: int, *, retry: bool, json: bool) -> bool:
             else:
                 work_together(job, study, min(workers, max(1, study.total - done)), watch)
         rows = rows_of(study.tried(), job.folder)
+
     best = best_of(job.sweep, rows, job.folder)
     if best is not None:
         write_best(best, job.folder)
         _draw(job.sweep, rows, job.folder)
+
     if json:
         print_json(_report(job, rows, best))
     else:
@@ -222,7 +232,7 @@ def _swept(job: Job, workers: int, *, retry: bool, json: bool) -> bool:
 
 @contextlib.contextmanager
 def _watching(total: int, done: int, *, quiet: bool) -> Iterator[Callable[[Happening], None]]:
-    """Show a bar over all trials, with a note on those at hand; and print a line for every trial that ends."""
+    """Show a bar over all trials, with a note on the running ones; print a line for each result."""
     from cfsl.sweep.work import Begun, Came
 
     notes: dict[int, str] = {}
@@ -238,16 +248,19 @@ def _watching(total: int, done: int, *, quiet: bool) -> Iterator[Callable[[Happe
                 notes.pop(event.point, None)
                 done += event.error is None
                 if not quiet:
-                    result = (
-                        f"failed: {event.error}"
-                        if event.accuracy is None
-                        else f"{100 * event.accuracy:.2f} %"
-                    )
-                    say(f"trial {event.point} ({_written(event.values)}): {result}")
+                    say(_trial_line(event))
                     sys.stdout.flush()
+
             show(done, "; ".join(notes.values()))
 
         yield watch
+
+
+def _trial_line(trial: Ended) -> str:
+    result = f"failed: {trial.error}"
+    if trial.accuracy is not None:
+        result = f"{100 * trial.accuracy:.2f} %"
+    return f"trial {trial.point} ({_written(trial.values)}): {result}"
 
 
 def _draw(sweep: Sweep, rows: Sequence[Row], folder: Path) -> None:
@@ -256,14 +269,10 @@ def _draw(sweep: Sweep, rows: Sequence[Row], folder: Path) -> None:
     from cfsl.sweep.space import Range
 
     log = [name for name, domain in sweep.space.items() if isinstance(domain, Range) and domain.log]
-    place = f"{sweep.data.name}, {sweep.task.task_type} with {sweep.task.nss} support sets, {sweep.tasks} tasks"
-    chart = sweep_chart(
-        [asdict(row) for row in rows],
-        sweep.method,
-        f"{sweep.learner} on {place}",
-        sweep.centre,
-        log,
-    )
+    task = f"{sweep.task.task_type} with {sweep.task.nss} support sets"
+    title = f"{sweep.learner} on {sweep.data.name}, {task}, {sweep.tasks} tasks"
+    chart = sweep_chart([asdict(row) for row in rows], sweep.method, title, sweep.centre, log)
+
     with written_whole(folder / _PICTURE) as part:
         chart.savefig(part, dpi=_DOTS_PER_INCH, format="png")
 
@@ -285,40 +294,23 @@ def _say_outcome(job: Job, rows: Sequence[Row], best: dict[str, Any] | None) -> 
     from cfsl.sweep.space import METHODS
 
     sweep = job.sweep
-    say(
-        f"{sweep.learner} on {sweep.data.name}/{SPLIT}, {sweep.tasks} tasks; {METHODS[sweep.method]}"
-    )
+    method = METHODS[sweep.method]
+    say(f"{sweep.learner} on {sweep.data.name}/{SPLIT}, {sweep.tasks} tasks; {method}")
     say(f"  {describe_spec(sweep.task)}")
-    header = ["", "trial", *sweep.space, "accuracy %", "to the best", "p value", "ATM", "MMACs"]
-    table = [header, *(_cells(row) for row in rows)]
-    widths = [
-        max(len(cells[column]) for cells in table if column < len(cells))
-        for column in range(len(header))
-    ]
-    for cells in table:
-        say(
-            "  ".join(
-                cell.ljust(width) for cell, width in zip(cells, widths, strict=False)
-            ).rstrip()
-        )
-    say(
-        "* best mean"
-        + (
-            "; ~ not significantly worse (paired t test)"
-            if any(r.mark == "~" for r in rows)
-            else ""
-        )
-    )
+    _say_table(sweep, rows)
+
     for row in rows:
         if row.error:
             complain(f"trial {row.trial} failed: {row.error} (--retry tries it again)")
     left = sum(row.accuracy is None and not row.error for row in rows)
     if left:
         say(
-            f"{left} trials are not done; another sweep is at them: the best so far may not stay the best"
+            f"{left} trials are not done; another sweep is at them: "
+            "the best so far may not stay the best"
         )
     for name in idle(rows):
         say(f"{name} made no difference at all, so that {sweep.learner} may not use it here")
+
     if best is None:
         return
     say(f"wrote {job.folder / 'best.json'} and {job.folder / _PICTURE}")
@@ -327,21 +319,37 @@ def _say_outcome(job: Job, rows: Sequence[Row], best: dict[str, Any] | None) -> 
         say(set_options(best["changes"]))
 
 
+def _say_table(sweep: Sweep, rows: Sequence[Row]) -> None:
+    """Show the trials as a table; the row of a trial without a result is shorter."""
+    header = ["", "trial", *sweep.space, "accuracy %", "to the best", "p value", "ATM", "MMACs"]
+    table = [header, *(_cells(row) for row in rows)]
+    widths = [
+        max(len(cells[column]) for cells in table if column < len(cells))
+        for column in range(len(header))
+    ]
+
+    for cells in table:
+        padded = [cell.ljust(width) for cell, width in zip(cells, widths, strict=False)]
+        say("  ".join(padded).rstrip())
+    say(explained_marks(row.mark for row in rows))
+
+
 def _say_what_bench_leaves_out(sweep: Sweep, best: dict[str, Any]) -> None:
-    trained = {
-        name: value for name, value in best["values"].items() if name.startswith("training.")
-    }
+    """Name the values that 'cfsl bench --settings' does not take from the best trial."""
+    values = best["values"]
+    trained = {name: value for name, value in values.items() if name.startswith("training.")}
     precision = trained.pop("training.precision", None)
+
     if precision is not None:
         say(
-            f"'cfsl bench --settings' leaves out training.precision; give it as --precision {precision}"
+            "'cfsl bench --settings' leaves out training.precision; "
+            f"give it as --precision {precision}"
         )
+    own_schedules = "'cfsl bench --settings' has its own schedules: it leaves out"
     if trained:
-        say(f"'cfsl bench --settings' has its own schedules: it leaves out {_written(trained)}")
-    elif "rate" in best["values"] and sweep.training is not None:
-        say(
-            "'cfsl bench --settings' has its own schedules: it leaves out the tenth of rate that training has"
-        )
+        say(f"{own_schedules} {_written(trained)}")
+    elif "rate" in values and sweep.training is not None:
+        say(f"{own_schedules} the tenth of rate that training has")
 
 
 def _cells(row: Row) -> list[str]:
@@ -350,26 +358,20 @@ def _cells(row: Row) -> list[str]:
     values = [_value(value) for value in row.values.values()]
     if row.accuracy is None or row.macs is None:
         return [row.mark, str(row.trial), *values, row.state]
+
     compared = ["", ""]
     if not row.best and row.difference is not None:
         compared = [percent(row.difference, row.difference_ci95), f"{row.p:.2g}"]
     millions = (row.macs["adaptation"] + row.macs["prediction"]) / 1e6
     accuracy = percent(row.accuracy, row.ci95)
-    return [
-        row.mark,
-        str(row.trial),
-        *values,
-        accuracy,
-        *compared,
-        f"{row.atm:.4f}",
-        f"{millions:,.1f}",
-    ]
+    costs = [f"{row.atm:.4f}", f"{millions:,.1f}"]
+    return [row.mark, str(row.trial), *values, accuracy, *compared, *costs]
 
 
 def _value(value: Any) -> str:
-    return (
-        f"{value:.4g}" if isinstance(value, float) else written_change("", value).removeprefix("=")
-    )
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return written_change("", value).removeprefix("=")
 
 
 def _written(values: dict[str, Any]) -> str:

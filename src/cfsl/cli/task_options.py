@@ -122,12 +122,12 @@ class TaskOptions:
             )
         if self.noise is not None and self.occlusion is not None:
             raise SpecError("--noise and --occlusion do not go together; give one")
+
         if self.noise is not None:
             return Noise(fraction=self.noise)
         if self.occlusion is not None:
-            return Occlusion.from_json(
-                dumps({"fraction": self.occlusion, "shape": self.occluder or "disc"})
-            )
+            fields = {"fraction": self.occlusion, "shape": self.occluder or "disc"}
+            return Occlusion.from_json(dumps(fields))
         return None
 
     def open(self) -> Dataset:
@@ -141,6 +141,7 @@ class TaskOptions:
             classes, samples = glyphs_counts(self.data)
             with counting(f"drawing {self.data}", classes * samples) as progress:
                 return load(self.data, splits=splits, progress=progress)
+
         return load(self.data, splits=splits)
 
     def tasks(self, numbers: range) -> Tasks:
@@ -166,6 +167,7 @@ class TaskOptions:
 
         data = data_spec(tasks.data, self.splits)
         origin = origin_of(weights, learner, data, tasks.data.splits_name)
+
         return RunSpec(
             profile=OWN,
             learner=learner,

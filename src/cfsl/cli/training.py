@@ -1,4 +1,4 @@
-"""cfsl train: how learners come to their weights."""
+"""cfsl train: train a learner by a recipe, or go on with a training run."""
 
 from __future__ import annotations
 
@@ -37,7 +37,8 @@ def train(
     recipe: Annotated[
         str,
         typer.Option(
-            help="'short' (minutes on one core), 'strong' (in stages, an hour) or 'paper' (the published one)."
+            help="'short' (minutes on one core), 'strong' (in stages, an hour) or 'paper' "
+            "(the published one)."
         ),
     ] = "short",
     out: Annotated[
@@ -75,7 +76,10 @@ def train(
         typer.Option("--json", help="Print JSON for programs: an event a line, as it happens."),
     ] = (False),
 ) -> None:
-    """Train a learner, or go on with a run that was stopped; validated on tasks of the given type."""
+    """Train a learner, or go on with a run that was stopped.
+
+    Training is validated on tasks of the given type.
+    """
     from cfsl.harness.devices import require_device
     from cfsl.learners.maml.accelerated import why_slower
     from cfsl.runs.data import data_spec
@@ -88,16 +92,19 @@ def train(
     logged, fast = lookup(_LOGS, log, "log"), lookup(ACCELERATIONS, accelerate, "acceleration")
     if logged:
         require_tensorboard()
+
     look_in_current_folder()
     spec = learner_spec(learner, parsed_changes(changes or []))
     slow = why_slower(built(spec), device) if fast else None
     if slow and not json:
         say(f"not accelerated: {slow}")
+
     data = options.open()
     characters = data.info.recipe.channels == 1
     known = None if precision is None else known_precision(precision)
     own = {"epochs": epochs, "updates": updates, "precision": known}
     _require_trained(learner)
+
     asked = training_asked_for(
         learner, recipe, options.spec(), training_seed, own, characters=characters
     )
@@ -107,8 +114,8 @@ def train(
         slower = slow_precision(training.schedule.precision, device)
         if slower:
             say(slower)
-    folder = out or Path("runs") / f"{learner.replace(':', '-')}-{options.data}-{recipe}"
 
+    folder = out or Path("runs") / f"{learner.replace(':', '-')}-{options.data}-{recipe}"
     how = _How(device, threads, accelerates=fast, logs=logged, json=json)
     whole = TrainSpec(learner=spec, data=data_spec(data, options.splits), training=training)
     stages = _stages(whole, folder)
@@ -130,13 +137,14 @@ def train(
         )
         return
     say(
-        f"best epoch {best.epoch + 1} with {100 * best.accuracy:.2f} % on validation tasks; weights are in {folder}"
+        f"best epoch {best.epoch + 1} with {100 * best.accuracy:.2f} % on validation tasks; "
+        f"weights are in {folder}"
     )
 
 
 @dataclass(frozen=True)
 class _How:
-    """How training is done and shown: no part of the identity of a run."""
+    """How training is done and shown, which is no part of the identity of a run."""
 
     device: str
     threads: int
@@ -169,6 +177,7 @@ def _run_stage(stage: TrainSpec, folder: Path, how: _How) -> list[Epoch]:
         "device": how.device,
         "folder": str(folder),
     }
+
     with contextlib.ExitStack() as stack:
         show = stack.enter_context(stepping(_short_name(name), training.schedule.total, "updates"))
         watchers = [
@@ -179,8 +188,8 @@ def _run_stage(stage: TrainSpec, folder: Path, how: _How) -> list[Epoch]:
             watchers.append(stack.enter_context(tensorboard_log(folder, training)))
 
         def watch(event: Event) -> None:
-            for told in watchers:
-                told(event)
+            for watcher in watchers:
+                watcher(event)
 
         return perform_training(
             stage,
@@ -198,7 +207,7 @@ def _short_name(learner: str) -> str:
 
 
 def _require_defaults(options: TaskOptions) -> None:
-    """Refuse options that choose tasks to evaluate on: training has its own split, seed and sampler."""
+    """Refuse options of evaluation tasks: training has its own split, seed and sampler."""
     usual = TaskOptions()
     for name, instead in (
         ("seed", "--training-seed"),
@@ -218,17 +227,19 @@ def _require_trained(learner: str) -> None:
 
 
 def say_what_was_fitted(asked: Training, training: Training, data: Dataset) -> None:
-    """Say where the recipe had to give way to the number of classes, or of their images."""
+    """Say where the recipe was changed because the data set has few classes, or few images."""
     if training.episodes != asked.episodes:
         sizes, episodes = data.class_sizes[data.classes_of("train")], training.episodes
         say(
             f"episodes of {episodes.n_way} classes x {episodes.k_shot + episodes.k_target} images: "
             f"{data.name} has {len(sizes)} training classes of {sizes.min()} images or more"
         )
+
     if training.validation != asked.validation:
         classes = len(data.classes_of("val"))
         say(
-            f"validated with nss {training.validation.nss}: {data.name} has {classes} validation classes"
+            f"validated with nss {training.validation.nss}: "
+            f"{data.name} has {classes} validation classes"
         )
 
 
@@ -246,13 +257,12 @@ def _bar(show: Callable[[int, str], None], training: Training) -> Watcher:
         nonlocal accuracy
         if isinstance(event, Started | Epoch) and event.accuracy is not None:
             accuracy = f"val {100 * event.accuracy:.1f} %, "
+
         if isinstance(event, Started):
             show(event.update, accuracy.removesuffix(", "))
-        if isinstance(event, Update):
-            show(
-                event.update,
-                f"loss {event.loss:.3g}, {accuracy}{event.per_second:,.1f} {_unit(training)}/s",
-            )
+        elif isinstance(event, Update):
+            speed = f"{event.per_second:,.1f} {_unit(training)}/s"
+            show(event.update, f"loss {event.loss:.3g}, {accuracy}{speed}")
 
     return watch
 
@@ -265,15 +275,15 @@ def _lines(training: Training) -> Watcher:
         if isinstance(event, Saved):
             epoch = event.epoch
             say(
-                f"epoch {epoch.epoch + 1}/{training.schedule.epochs}: loss {epoch.loss:.3f}, validation accuracy "
-                f"{100 * epoch.accuracy:.2f} %, {epoch.seconds:.0f} s"
+                f"epoch {epoch.epoch + 1}/{training.schedule.epochs}: loss {epoch.loss:.3f}, "
+                f"validation accuracy {100 * epoch.accuracy:.2f} %, {epoch.seconds:.0f} s"
             )
 
     return watch
 
 
 def _events(run: dict[str, Any], training: Training) -> Watcher:
-    """Print a line of JSON for the start, for every so many updates, and for every epoch that is on disk."""
+    """Print a line of JSON for the start, for some updates, and for every epoch on disk."""
     from cfsl.training.events import Reports, Saved, Started, Update
 
     reports = Reports(training.schedule)
@@ -285,13 +295,11 @@ def _events(run: dict[str, Any], training: Training) -> Watcher:
             print_event({"event": "epoch", **vars(event.epoch), "update": event.update})
         elif isinstance(event, Update):
             report = reports.add(event)
-            if report is not None:
-                line = {
-                    "event": "update",
-                    "update": report.update,
-                    "loss": report.loss,
-                    "rate": report.rate,
-                }
-                print_event(line | {f"{_unit(training)}_per_second": report.per_second})
+            if report is None:
+                return
+
+            values = {"update": report.update, "loss": report.loss, "rate": report.rate}
+            speed = {f"{_unit(training)}_per_second": report.per_second}
+            print_event({"event": "update", **values, **speed})
 
     return watch

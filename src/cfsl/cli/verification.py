@@ -1,4 +1,4 @@
-"""cfsl verify and compare: whether cards are true, and which of two is better."""
+"""cfsl verify and compare: check the numbers of cards, and compare two learners."""
 
 from __future__ import annotations
 
@@ -46,24 +46,27 @@ def verify(
     paths = sorted([*found.cards, *found.damaged])
     if not paths:
         raise CfslError(f"there are no result cards in {', '.join(str(place) for place in cards)}")
+
     verdicts: dict[Path, Verdict] = {}
     with counting("verifying", len(paths), "cards") as progress:
         for path in paths:
             verdicts[path] = verify_card(path, tasks)
             progress(1)
+
     if json:
         print_json({str(path): asdict(verdict) for path, verdict in verdicts.items()})
     else:
         for path, verdict in verdicts.items():
             say(f"{path}: {verdict}")
         say(_summary([verdict.status for verdict in verdicts.values()], len(found.others)))
+
     failing = {"refused", "in part", "unchecked"} if strict else {"refused"}
     if any(verdict.status in failing for verdict in verdicts.values()):
         raise typer.Exit(1)
 
 
 def _summary(statuses: list[str], others: int) -> str:
-    """Count the cards of every status; those that there are none of are left out."""
+    """Count the cards of every status that occurs."""
     counts = {
         status: statuses.count(status) for status in ("ok", "in part", "unchecked", "refused")
     }
@@ -96,6 +99,7 @@ def compare(
     if json:
         print_json(_as_json(compared, (a, b)))
         return
+
     tasks = compared.cards[0].tasks
     sets = f"{tasks.task_spec.nss} support sets"
     say(f"{tasks.data}/{tasks.split}, type {tasks.task_type}, {sets}")
@@ -106,6 +110,7 @@ def compare(
         say(f"  {letter}  {card.learner.name}, {path}")
         say(f"     accuracy {shown} %, ATM {card.metrics.atm.total:.4f}")
         say(f"     MACs {card.macs.adaptation:,} to learn, {card.macs.prediction:,} to answer")
+
     if compared.ensembles:
         say("  (the ensembles of both; ATM and MACs are those of one member)")
     paired = compared.paired
@@ -127,6 +132,7 @@ def _as_json(compared: Compared, paths: tuple[Path, Path]) -> dict[str, object]:
             "ab", paths, compared.cards, compared.accuracies, strict=True
         )
     }
+
     return {
         **sides,
         **asdict(compared.paired),

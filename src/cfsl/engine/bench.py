@@ -21,21 +21,21 @@ from cfsl.runs.run_spec import RunSpec
 
 @dataclass
 class Plan:
-    """What there is to do, and what there is not."""
+    """The steps that are still to be done, and the runs and steps that are not."""
 
     runs: list[RunSpec]
     look_only: bool = False
     """Whether nothing may be changed."""
     done: list[RunSpec] = field(default_factory=list)
-    """Runs whose cards are there."""
+    """Runs that have their cards."""
     steps: list[Step] = field(default_factory=list)
     """Still to be done, in an order that can be followed."""
     failed: dict[str, str] = field(default_factory=dict)
     """Steps that failed before, with their errors: they are tried again on request."""
     blocked: dict[str, str] = field(default_factory=dict)
-    """Steps that need one of those."""
+    """Steps that need a failed step, with the name of that step."""
     aside: list[str] = field(default_factory=list)
-    """Damaged files that were set aside, in words."""
+    """A sentence about every damaged file that was set aside."""
 
 
 def planned(
@@ -45,7 +45,10 @@ def planned(
     retry: bool = False,
     look_only: bool = False,
 ) -> Plan:
-    """Look what is done, and return the rest. Damaged files are set aside, unless you only look."""
+    """Return what is done and what is not.
+
+    Damaged files are set aside, unless you `look_only`.
+    """
     if not look_only:
         bench_folder.remove_abandoned_parts()
 
@@ -53,27 +56,31 @@ def planned(
     for run in runs:
         if _is_done(CardStep(run), bench_folder, plan):
             plan.done.append(run)
+
     finished = {run.hash for run in plan.done}
     for step in steps_of(run for run in runs if run.hash not in finished):
-        _place(step, bench_folder, plan, retry=retry)
+        _add_to_plan(step, bench_folder, plan, retry=retry)
+
     plan.steps = learned_together(plan.steps)
     return plan
 
 
-def _place(step: Step, bench_folder: BenchFolder, plan: Plan, *, retry: bool) -> None:
-    """Find out whether a step is done, has failed, waits for one that has, or is to be done."""
+def _add_to_plan(step: Step, bench_folder: BenchFolder, plan: Plan, *, retry: bool) -> None:
+    """Add a step that is not done to a plan: as failed before, as blocked, or as to be done."""
     if not isinstance(step, CardStep) and _is_done(step, bench_folder, plan):
         return
+
     failure = bench_folder.failure(step)
     if failure is not None and retry:
         failure = None
         if not plan.look_only:
             bench_folder.forget_failure(step)
-    gone = [need for need in step.needs if need in plan.failed or need in plan.blocked]
+
+    unmet = [need for need in step.needs if need in plan.failed or need in plan.blocked]
     if failure is not None:
         plan.failed[step.name] = str(failure.get("error"))
-    elif gone:
-        plan.blocked[step.name] = plan.blocked.get(gone[0], gone[0])
+    elif unmet:
+        plan.blocked[step.name] = plan.blocked.get(unmet[0], unmet[0])
     else:
         plan.steps.append(step)
 
@@ -86,16 +93,18 @@ def _is_done(step: Step, bench_folder: BenchFolder, plan: Plan) -> bool:
 
 
 def run_plan(
-    plan: Plan, bench_folder: BenchFolder, hire: Callable[[], StepWorkers], watch: Watch
+    plan: Plan, bench_folder: BenchFolder, start_workers: Callable[[], StepWorkers], watch: Watch
 ) -> Ending:
-    """Do what is to be done."""
+    """Do the steps of a plan; workers are only started if there are any steps."""
     ending = Ending(failed=dict(plan.failed), blocked=dict(plan.blocked))
+
     if plan.steps:
-        with closing(hire()) as workers:
+        with closing(start_workers()) as workers:
             now = carry_out(plan.steps, workers, bench_folder, watch)
         ending.done += now.done
         ending.failed |= now.failed
         ending.blocked |= now.blocked
+
     return ending
 
 

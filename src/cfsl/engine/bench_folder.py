@@ -1,12 +1,12 @@
-"""The folder of a bench: what is done, what failed, and who is at it.
+"""The folder of a bench: finished and failed steps, and the locks of steps that are being done.
 
-cards/<run>.json, .answers.npz      results; a card is written last, so it is there whole or not at all
+cards/<run>.json, .answers.npz      results; a card is written last, whole or not at all
 manifests/<fingerprint>.json.gz     the tasks, by image names: what cards are checked against
 training/<train>/                   training runs, which go on where they were stopped
-pieces/<run>/<first task>.npz       tasks that are done of a cell that is not
-failed/<step>.json                  what went wrong
-aside/                              files that were damaged, for you to look at
-locks/                              who is at what; empty files that may be deleted when nothing runs
+pieces/<run>/<first task>.npz       partial results: finished tasks of a cell without a card yet
+failed/<step>.json                  the error and the traceback of a step that failed
+aside/                              damaged files, kept for you to look at
+locks/                              empty lock files, which may be deleted when no bench runs
 """
 
 from __future__ import annotations
@@ -67,7 +67,10 @@ class BenchFolder:
             remove_abandoned_parts(folder)
 
     def card(self, run: RunSpec) -> Path:
-        """Return where the card of a run is, or will be; an earlier one, with fewer fields, has another name."""
+        """Return where the card of a run is, or will be.
+
+        A card of an earlier version, whose run has fewer fields, has another name.
+        """
         path = self.path / "cards" / f"{run.name}.json"
         return path if path.exists() else self._earlier_card(run) or path
 
@@ -82,12 +85,12 @@ class BenchFolder:
         """Return the folder of a training run."""
         return self.path / "training" / train.name
 
-    def partial_result(self, piece: PartialResultStep) -> Path:
-        """Return where the piece of a step's own cell is, or will be."""
-        return self.partial_results(piece.spec) / f"{piece.start:06d}.npz"
+    def partial_result(self, step: PartialResultStep) -> Path:
+        """Return where the partial result of a step's own cell is, or will be."""
+        return self.partial_results(step.spec) / f"{step.start:06d}.npz"
 
     def partial_results(self, run: RunSpec) -> Path:
-        """Return the folder of the pieces of a run."""
+        """Return the folder of the partial results of a run."""
         return self.path / "pieces" / run.name
 
     def manifest(self, fingerprint: str) -> Path:
@@ -95,15 +98,17 @@ class BenchFolder:
         return self.path / "manifests" / f"{fingerprint}.json.gz"
 
     def is_done(self, step: Step) -> bool:
-        """Tell whether a step is done; raise if what it left is damaged."""
+        """Tell whether a step is done; raise if its files are damaged."""
         match step:
             case TrainStep(spec=train):
-                learner = built(train.learner)
+                folder, learner = self.training(train), built(train.learner)
                 return is_whole_and_finished(
-                    self.training(train), train.training, learner, train.data.fingerprint
+                    folder, train.training, learner, train.data.fingerprint
                 )
+
             case CardStep(spec=run):
                 return self._has_card(run)
+
             case PartialResultStep(spec=run):
                 return self._has_card(run) or self._has_partial_result(step)
 
@@ -111,9 +116,11 @@ class BenchFolder:
         path = self.card(run)
         if not path.exists():
             return False
+
         card = read_card(path)
         if _hash_of_today(card) != run.hash:
             raise CardError(f"{path} is the card of another run ({str(card.run_hash)[:12]})")
+
         answers = card.answers
         if answers is None or _sha256(path.with_name(answers.file)) != answers.sha256:
             raise CardError(f"{path} has lost its answers, or they are those of another")
@@ -127,27 +134,28 @@ class BenchFolder:
         return True
 
     def checked(self, step: Step, *, look_only: bool = False) -> tuple[bool, str | None]:
-        """Tell whether a step is done. What is damaged is set aside, to be done again; the second value says so."""
+        """Tell whether a step is done, and describe its damaged file, if there is one.
+
+        A damaged file is set aside, so that the step is done again; unless you `look_only`.
+        """
         try:
             return self.is_done(step), None
         except (CardError, CheckpointError) as error:
             if look_only:
                 return False, f"{error}; it will be set aside and done again"
-            where = self._set_aside(self._left_by(step))
+
+            where = self._set_aside(self._result_of(step))
             return False, f"{error}; it was moved to {where} and is done again"
 
-    def _left_by(self, step: Step) -> Path:
+    def _result_of(self, step: Step) -> Path:
         match step:
             case TrainStep(spec=train):
                 return self.training(train)
             case CardStep(spec=run):
                 return self.card(run)
             case PartialResultStep(spec=run):
-                return (
-                    self.partial_result(step)
-                    if self.partial_result(step).exists()
-                    else self.card(run)
-                )
+                partial_result = self.partial_result(step)
+                return partial_result if partial_result.exists() else self.card(run)
 
     def _set_aside(self, path: Path) -> Path:
         place = self.path / "aside" / f"{time.time_ns()}-{path.name}"
@@ -160,11 +168,13 @@ class BenchFolder:
         path = self.path / "locks" / f"{step.name}.lock"
         path.parent.mkdir(parents=True, exist_ok=True)
         lock = FileLock(path)
+
         try:
             lock.acquire(blocking=False)
         except Timeout:
             yield False
             return
+
         try:
             yield True
         finally:
@@ -172,27 +182,26 @@ class BenchFolder:
 
     def failure(self, step: Step) -> dict[str, Any] | None:
         """Return what was written about a step that failed."""
+        unknown = {"error": "it is not known any more why it failed"}
         try:
             failure: dict[str, Any] = json.loads(self._failure(step).read_text(encoding="utf-8"))
         except FileNotFoundError:
             return None
         except (OSError, ValueError):
-            return {"error": "it is not known any more why it failed"}
-        return (
-            failure
-            if isinstance(failure, dict)
-            else {"error": "it is not known any more why it failed"}
-        )
+            return unknown
+
+        return failure if isinstance(failure, dict) else unknown
 
     def write_failure(self, step: Step, error: str, trace: str) -> Path:
         """Write down what went wrong, if the disk lets us."""
         path = self._failure(step)
+        content = {"step": step.name, "error": error, "trace": trace}
+
         with contextlib.suppress(OSError):
             path.parent.mkdir(parents=True, exist_ok=True)
             with written_whole(path) as part:
-                part.write_text(
-                    json.dumps({"step": step.name, "error": error, "trace": trace}, indent=1) + "\n"
-                )
+                part.write_text(json.dumps(content, indent=1) + "\n")
+
         return path
 
     def forget_failure(self, step: Step) -> None:

@@ -1,7 +1,8 @@
-"""How long steps take: seconds an image, measured, times images; corrected by what was run in the same folder.
+"""How long steps take: the measured seconds of an image times the number of images.
 
-The times that come with the package were measured on one core of two shared ones (benchmarks/step_times.py) with the
-networks of paper 1; a larger network is taken to be slower in proportion to its multiply-accumulates.
+The times that come with the package were measured on one core of two shared ones with the networks
+of paper 1 (benchmarks/step_times.py). A larger network is taken to be slower in proportion to its
+multiply-accumulates. Steps that were run in the same folder correct the estimate.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from cfsl.training.training_spec import Training
 
 PLACE = Path(__file__).with_name("step_times.json")
 _CARD = 5.0
-"""Seconds to put a card together: one task for the multiply-accumulates, one for the memory."""
+"""Seconds to write a card: one task for the multiply-accumulates, one for the memory."""
 _CHARACTERS, _PHOTOS = "28x28x1", "64x64x3"
 _SHAPES = {_CHARACTERS: (1, 28), _PHOTOS: (3, 64)}
 _MEASURED_ON = TaskSpec.type_b(3)
@@ -42,7 +43,7 @@ _USUAL_NETS = {
 
 
 def image_kind(data: str) -> str:
-    """Return which of the measured images those of a data set are like."""
+    """Return which kind of measured images a data set is most like."""
     return _PHOTOS if data.startswith("slim") else _CHARACTERS
 
 
@@ -58,18 +59,19 @@ def train_images(training: Training) -> int:
 
 @dataclass(frozen=True)
 class Times:
-    """Seconds of steps."""
+    """Estimates the seconds of steps."""
 
     source: str
     factors: Mapping[tuple[str, str], float]
-    """How much longer things took in this folder, by learner and by what was done."""
+    """How much longer this folder's steps took than expected, by learner and activity."""
 
     @classmethod
     def of(cls, bench_folder: BenchFolder) -> Times:
-        """Take what was measured in a folder, and else what comes with the package."""
+        """Take the package's times, corrected by the steps that were run in a folder."""
         found: dict[tuple[str, str], list[float]] = {}
         for key, ratio in [*_trained(bench_folder), *_evaluated(bench_folder)]:
             found.setdefault(key, []).append(ratio)
+
         factors = {key: statistics.median(ratios) for key, ratios in found.items()}
         own = ", corrected by what was run here" if factors else ""
         return cls(f"from times measured on one core of two shared ones{own}", factors)
@@ -79,13 +81,12 @@ class Times:
         match step:
             case TrainStep(spec=train):
                 return self._factor(train.learner, "train") * expected_training(train)
+
             case PartialResultStep(spec=run):
                 tasks = run.members * len(step.numbers)
-                return (
-                    self._factor(run.learner, "eval")
-                    * tasks
-                    * expected_task(run, len(step.singles))
-                )
+                factor = self._factor(run.learner, "eval")
+                return factor * tasks * expected_task(run, len(step.singles))
+
             case _:
                 return _CARD
 
@@ -96,45 +97,52 @@ class Times:
 def expected_training(train: TrainSpec) -> float:
     """Return the seconds of a training run with its validation, from the package's times."""
     training, schedule = train.training, train.training.schedule
-    updates = (
-        _measured(train.learner, train.data.name, _what(training))
-        * schedule.total
-        * train_images(training)
-    )
-    task = eval_images(training.validation) * _measured(train.learner, train.data.name, "eval")
-    return updates + schedule.epochs * training.validation_tasks * task
+    learner, data = train.learner, train.data.name
+
+    an_image = _measured(learner, data, _training_activity(training))
+    updates = an_image * schedule.total * train_images(training)
+
+    a_task = eval_images(training.validation) * _measured(learner, data, "eval")
+    return updates + schedule.epochs * training.validation_tasks * a_task
 
 
-def _what(training: Training) -> str:
-    """Return which of a learner's times a training takes: that of images, or of a table of their maps."""
+def _training_activity(training: Training) -> str:
+    """Return which measured time applies: training on images, or on a table of their embeddings."""
     return "table" if training.embedding == "frozen" else "train"
 
 
 def expected_task(run: RunSpec, target_sets: int = 1) -> float:
-    """Return the seconds of a task that is asked about so many target sets, from the package's times."""
-    is_tuned = run.learner.name in _TUNED
-    own, usual = (
-        (run.learner.settings, _usual_settings(run.learner.name)) if is_tuned else (None, None)
-    )
+    """Return the seconds of a task with so many target sets, from the package's times."""
+    own, usual = None, None
+    if run.learner.name in _TUNED:
+        own, usual = run.learner.settings, _usual_settings(run.learner.name)
+
     share = _passes(own, run.task, target_sets) / _passes(usual, _MEASURED_ON, 1)
-    return _measured(run.learner, run.data.name, "eval") * eval_images(_MEASURED_ON) * share
+    measured_task = _measured(run.learner, run.data.name, "eval") * eval_images(_MEASURED_ON)
+    return measured_task * share
 
 
 @functools.cache
 def _usual_settings(name: str) -> dict[str, Any]:
-    """Return the hyper-parameters that a learner has by itself, with which it was measured."""
+    """Return the default hyper-parameters of a learner, with which it was measured."""
     settings: dict[str, Any] = described(find_learner(name))["settings"]
     return settings
 
 
 def _passes(tuned: Mapping[str, Any] | None, task: TaskSpec, target_sets: int) -> int:
-    """Return how many images go through a network in a task: each once, or three times for every step of tuning."""
+    """Return how many images go through a network in a task.
+
+    Every image goes through it once; a learner that is tuned sees the support images three times
+    for every step (forward, and twice as much work backward).
+    """
     learned, targets = task.support_images, target_sets * task.target_images
     if tuned is None:
         return learned + targets
+
     innermost = tuned
     while "inner" in innermost:
         innermost = innermost["inner"]
+
     replayed = (task.nss - 1) * int(tuned.get("samples", 0))
     return 3 * int(innermost["steps"]) * (learned + replayed) + targets
 
@@ -147,12 +155,13 @@ def _measured(learner: LearnerSpec, data: str, what: str) -> float:
     times: dict[str, dict[str, dict[str, float]]] = json.loads(PLACE.read_text(encoding="utf-8"))
     kind, name = image_kind(data), learner.name
     own = times[kind].get(name, {}).get(what)
+
     if own is None:
         characters = times[_CHARACTERS]
-        known = characters.get(name, {}).get(
-            what, max(one.get(what, 0.0) for one in characters.values())
-        )
+        slowest = max(one.get(what, 0.0) for one in characters.values())
+        known = characters.get(name, {}).get(what, slowest)
         own = known * times[kind]["protonet"]["train"] / characters["protonet"]["train"]
+
     return own * _times_larger(learner, kind)
 
 
@@ -161,12 +170,13 @@ def _times_larger(learner: LearnerSpec, kind: str) -> float:
     net = learner.changes.get("net") or learner.changes.get("inner.net")
     if not isinstance(net, dict) or learner.name not in _USUAL_NETS or net.get("kind") != "convnet":
         return 1.0
+
     usual = _macs(_USUAL_NETS[learner.name], kind)
     return _macs(tuple(ConvNet(**net).widths), kind) / usual
 
 
 def _macs(widths: tuple[int, ...], kind: str) -> int:
-    """Return the multiply-accumulates of a stack of 3 x 3 convolutions, each followed by pooling."""
+    """Return the multiply-accumulates of 3 x 3 convolutions, each followed by pooling."""
     channels, size = _SHAPES[kind]
     total = 0
     for width in widths:
@@ -179,13 +189,13 @@ Ratio = tuple[tuple[str, str], float]
 
 
 def _trained(bench_folder: BenchFolder) -> list[Ratio]:
-    """Return, for every training run in a folder, how its updates compare with what was expected."""
+    """Return, for every training run in a folder, its seconds over the expected seconds."""
     ratios = []
     for path in sorted((bench_folder.path / "training").glob(f"*/{LAST}")):
         try:
             ratios.append(_ratio_of_training(read_notes(path), path.parent.name))
         except (CfslError, KeyError, ValueError, ZeroDivisionError):
-            continue  # of damaged runs nothing is learned here; they are reported where they are needed
+            continue  # a damaged run is reported by the step that needs it
     return ratios
 
 
@@ -194,26 +204,28 @@ def _ratio_of_training(notes: Mapping[str, Any], name: str) -> Ratio:
     training = Training(**identity["training"])
     learner, data = name.split("-")[0], "slim" if "-slim" in name else name
     seconds = statistics.median(epoch["seconds"] for epoch in notes["history"])
+
     plain = LearnerSpec(
         name=learner, changes={"net": identity["learner"].get("net")}, settings=None
     )
-    expected = (
-        _measured(plain, data, _what(training)) * training.schedule.updates * train_images(training)
-    )
+    an_image = _measured(plain, data, _training_activity(training))
+    expected = an_image * training.schedule.updates * train_images(training)
     return (learner, "train"), seconds / expected
 
 
 def _evaluated(bench_folder: BenchFolder) -> list[Ratio]:
-    """Return, for every card in a folder, how its tasks compare with what was expected."""
+    """Return, for every card in a folder, the seconds of its tasks over the expected seconds."""
     ratios = []
     for path in sorted((bench_folder.path / "cards").glob("*.json")):
         try:
             card = read_card(path)
             if card.run is None or card.circumstances.seconds is None:
                 continue
+
             run = RunSpec(**card.run.content())
             if run.task.corruption is not None:
                 continue  # learning was shared with cells that are not known here
+
             seconds = card.circumstances.seconds / (run.tasks * run.members)
             ratios.append(((run.learner.name, "eval"), seconds / expected_task(run)))
         except (CfslError, KeyError, TypeError, ZeroDivisionError):

@@ -8,16 +8,16 @@ from collections import deque
 from collections.abc import Callable
 
 from cfsl.engine.bench_folder import BenchFolder
-from cfsl.engine.perform import Outcome, Progress, perform
+from cfsl.engine.perform import Outcome, Report, perform
 from cfsl.engine.schedule import Busy, Event, Failed, Finished, Told
 from cfsl.engine.steps import Step
 
 
 class LocalWorker:
-    """Does a step when it is asked what has happened."""
+    """Does a step when it is asked for the next event."""
 
     def __init__(self, bench_folder: BenchFolder, watch: Callable[[Event], None]) -> None:
-        """Progress is told to `watch` while a step is being done."""
+        """`watch` gets the progress of a step while it is being done."""
         self._bench_folder, self._watch = bench_folder, watch
         self._given: deque[Step] = deque()
 
@@ -33,8 +33,9 @@ class LocalWorker:
     def next_event(self, timeout: float) -> Event | None:
         """Do the step."""
         if not self._given:
-            time.sleep(timeout)  # another bench is at what comes next
+            time.sleep(timeout)  # another bench is doing all steps that are ready
             return None
+
         step = self._given.popleft()
         return event_of(
             step, self._bench_folder, lambda progress: self._watch(Told(step, progress))
@@ -44,10 +45,10 @@ class LocalWorker:
         """There is nothing to stop."""
 
 
-def event_of(step: Step, bench_folder: BenchFolder, tell: Callable[[Progress], None]) -> Event:
+def event_of(step: Step, bench_folder: BenchFolder, report: Report) -> Event:
     """Do a step and return how it ended."""
     try:
-        outcome = perform(step, bench_folder, tell)
+        outcome = perform(step, bench_folder, report)
     except (Exception, SystemExit) as error:  # one failing cell must not stop the others
         return Failed(step, f"{type(error).__name__}: {error}", traceback.format_exc())
     return Busy(step) if outcome is Outcome.BUSY else Finished(step)

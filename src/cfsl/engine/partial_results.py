@@ -1,4 +1,4 @@
-"""What some tasks of a cell came to, on disk until its card is put together."""
+"""Partial results: the traces of some tasks of a cell, on disk until its card is written."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ def write_partial_result(path: Path, traces: Sequence[Trace], seconds: float) ->
     arrays: dict[str, Any] = {"members": np.array(len(traces)), "seconds": np.array(seconds)}
     for member, trace in enumerate(traces):
         arrays[f"{member}/support_bytes"] = np.array(trace.support_bytes)
-        arrays |= {
-            f"{member}/{name}": getattr(trace, name)
-            for name in _ARRAYS
-            if getattr(trace, name) is not None
-        }
+        for name in _ARRAYS:
+            array = getattr(trace, name)
+            if array is not None:
+                arrays[f"{member}/{name}"] = array
+
     path.parent.mkdir(parents=True, exist_ok=True)
     with written_whole(path) as part, part.open("wb") as out:
         np.savez(out, **arrays)
 
 
 def read_partial_result(path: Path) -> tuple[list[Trace], float]:
-    """Read what `write_partial_result` wrote; no code is ever loaded."""
+    """Read what `write_partial_result` wrote, without running any code that a file may hold."""
     try:
         with np.load(path, allow_pickle=False) as stored:
             arrays = dict(stored)

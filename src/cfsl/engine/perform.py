@@ -1,4 +1,4 @@
-"""One step, done: the same wherever it is done, and not at all if it was done before."""
+"""How a step is done: the same way by every engine, and only if it is not done yet."""
 
 from __future__ import annotations
 
@@ -33,42 +33,44 @@ class Progress(NamedTuple):
     note: str = ""
 
 
-Tell = Callable[[Progress], None]
+Report = Callable[[Progress], None]
 
 
 class Outcome(Enum):
-    """How a step ended that did not fail."""
+    """How a step ended without an error."""
 
     DONE = "done"
     BUSY = "another process is at it"
 
 
-def perform(step: Step, bench_folder: BenchFolder, tell: Tell) -> Outcome:
-    """Do a step, unless it is done already or another process is at it."""
+def perform(step: Step, bench_folder: BenchFolder, report: Report) -> Outcome:
+    """Do a step, unless it is done already or another process is doing it."""
     parts: Sequence[Step] = step.singles if isinstance(step, PartialResultStep) else [step]
+
     with contextlib.ExitStack() as locks:
         if not all(locks.enter_context(bench_folder.locked(part)) for part in parts):
             return Outcome.BUSY
+
         missing = [part for part in parts if not bench_folder.checked(part)[0]]
         if missing:
-            _do(missing, bench_folder, tell)
+            _do(missing, bench_folder, report)
+
     return Outcome.DONE
 
 
-def _do(parts: Sequence[Step], bench_folder: BenchFolder, tell: Tell) -> None:
-    """Do a step, or what is missing of one that has several parts, all of which are pieces."""
+def _do(parts: Sequence[Step], bench_folder: BenchFolder, report: Report) -> None:
+    """Do a step, or the missing parts of a step that does several cells."""
     match parts[0]:
         case TrainStep() as step:
-            _train(step, bench_folder, tell)
+            _train(step, bench_folder, report)
         case CardStep() as step:
-            _put_together(step.spec, bench_folder, tell)
+            _finish_card(step.spec, bench_folder, report)
         case PartialResultStep():
-            _run_tasks(
-                [part for part in parts if isinstance(part, PartialResultStep)], bench_folder, tell
-            )
+            steps = [part for part in parts if isinstance(part, PartialResultStep)]
+            _run_tasks(steps, bench_folder, report)
 
 
-def _train(step: TrainStep, bench_folder: BenchFolder, tell: Tell) -> None:
+def _train(step: TrainStep, bench_folder: BenchFolder, report: Report) -> None:
     total, accuracy = step.spec.training.schedule.total, ""
 
     def watch(event: Event) -> None:
@@ -76,43 +78,45 @@ def _train(step: TrainStep, bench_folder: BenchFolder, tell: Tell) -> None:
         if isinstance(event, Started | Epoch) and event.accuracy is not None:
             accuracy = f"val {100 * event.accuracy:.1f} %"
         if isinstance(event, Started | Update | Saved):
-            tell(Progress(event.update, total, "updates", accuracy))
+            report(Progress(event.update, total, "updates", accuracy))
 
     spec = step.spec
     start = None if spec.start is None else bench_folder.training(spec.start)
     perform_training(spec, bench_folder.training(spec), watch, start=start)
 
 
-def _run_tasks(pieces: Sequence[PartialResultStep], bench_folder: BenchFolder, tell: Tell) -> None:
+def _run_tasks(
+    steps: Sequence[PartialResultStep], bench_folder: BenchFolder, report: Report
+) -> None:
     """Run the same tasks of one cell, or of several that learn once for all, with every member."""
-    run, numbers, done = pieces[0].spec, pieces[0].numbers, 0
+    run, numbers, done = steps[0].spec, steps[0].numbers, 0
     learner, weights = built(run.learner), _weights(run, bench_folder)
-    variants = [tasks_of(piece.spec, numbers) for piece in pieces]
+    variants = [tasks_of(step.spec, numbers) for step in steps]
 
     def progress(finished: int) -> None:
         nonlocal done
         done += finished
-        tell(Progress(done, run.members * len(numbers), "tasks"))
+        report(Progress(done, run.members * len(numbers), "tasks"))
 
     start, members = time.perf_counter(), []
     for rank in range(run.members):
         meta = weights.of_member(rank, learner, variants[0], run.seed)
         members.append(evaluate_variants(_conditions(run), learner, variants, meta, progress))
-    seconds = (time.perf_counter() - start) / len(pieces)
+    seconds = (time.perf_counter() - start) / len(steps)
 
-    for piece, traces in zip(pieces, zip(*members, strict=True), strict=True):
-        write_partial_result(bench_folder.partial_result(piece), traces, seconds)
+    for step, traces in zip(steps, zip(*members, strict=True), strict=True):
+        write_partial_result(bench_folder.partial_result(step), traces, seconds)
 
 
-def _put_together(run: RunSpec, bench_folder: BenchFolder, tell: Tell) -> None:
+def _finish_card(run: RunSpec, bench_folder: BenchFolder, report: Report) -> None:
     """Join the partial results, measure the costs, and write manifest, answers and card in turn."""
-    pieces = [
-        read_partial_result(bench_folder.partial_result(piece)) for piece in partial_steps_of(run)
+    results = [
+        read_partial_result(bench_folder.partial_result(step)) for step in partial_steps_of(run)
     ]
-    members = [joined([traces[rank] for traces, _ in pieces]) for rank in range(run.members)]
-    seconds = sum(seconds for _, seconds in pieces)
+    members = [joined([traces[rank] for traces, _ in results]) for rank in range(run.members)]
+    seconds = sum(seconds for _, seconds in results)
 
-    tell(Progress(0, 1, "card"))
+    report(Progress(0, 1, "card"))
     card, answers = card_of_run(
         run, _weights(run, bench_folder), _conditions(run), members, seconds=seconds
     )
@@ -131,10 +135,9 @@ def _write_manifest(tasks: Tasks, bench_folder: BenchFolder) -> None:
 
 
 def discard_partial_results(run: RunSpec, bench_folder: BenchFolder) -> None:
-    """Remove the pieces of a cell that has its card."""
-    shutil.rmtree(
-        bench_folder.partial_results(run), ignore_errors=True
-    )  # another bench may be at them
+    """Remove the partial results of a cell that has its card."""
+    # Another bench may be removing them at the same time.
+    shutil.rmtree(bench_folder.partial_results(run), ignore_errors=True)
 
 
 def _conditions(run: RunSpec) -> Conditions:

@@ -1,7 +1,7 @@
 """The engine 'processes': steps in several processes of this machine, one thread each.
 
-Workers are spawned, not forked: torch does not survive a fork. A worker that dies is replaced; a worker whose bench
-dies ends itself.
+Workers are spawned, not forked: torch does not survive a fork. A worker that dies is replaced. A
+worker whose bench dies ends itself.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ _ONE_THREAD = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
 @dataclass
 class _Worker:
     process: SpawnProcess
-    line: Connection
+    connection: Connection
     step: Step | None = None
 
 
 class ProcessWorkers:
-    """So many workers on this machine."""
+    """Worker processes on this machine."""
 
     def __init__(self, bench_folder: BenchFolder, count: int) -> None:
         """Start the workers."""
-        self._bench_folder, self._count = bench_folder, count
-        self._workers = [self._hire() for _ in range(count)]
+        self._bench_folder = bench_folder
+        self._workers = [self._start_worker() for _ in range(count)]
         self._events: deque[Event] = deque()
 
     @property
@@ -54,38 +54,40 @@ class ProcessWorkers:
         """Send a step to a worker that has nothing to do."""
         worker = next(worker for worker in self._workers if worker.step is None)
         worker.step = step
-        with contextlib.suppress(
-            OSError
-        ):  # its end of the line is closed: it died, which is noticed below
-            worker.line.send(step)
+
+        # A dead worker has closed its end of the connection; `next_event` will notice.
+        with contextlib.suppress(OSError):
+            worker.connection.send(step)
 
     def next_event(self, timeout: float) -> Event | None:
-        """Listen to all workers."""
+        """Wait for a message of any worker."""
         if not self._events:
-            heard = wait([worker.line for worker in self._workers], timeout)
-            for worker in [worker for worker in self._workers if worker.line in heard]:
-                self._listen(worker)
+            ready = wait([worker.connection for worker in self._workers], timeout)
+            for worker in [worker for worker in self._workers if worker.connection in ready]:
+                self._receive(worker)
         return self._events.popleft() if self._events else None
 
-    def _listen(self, worker: _Worker) -> None:
+    def _receive(self, worker: _Worker) -> None:
         try:
-            event: Event = worker.line.recv()
+            event: Event = worker.connection.recv()
         except (EOFError, OSError):
             self._replace(worker)
             return
+
         if not isinstance(event, Told):
             worker.step = None
         self._events.append(event)
 
     def _replace(self, worker: _Worker) -> None:
         worker.process.join()
-        self._workers[self._workers.index(worker)] = self._hire()
+        self._workers[self._workers.index(worker)] = self._start_worker()
         if worker.step is not None:
             self._events.append(Died(worker.step, f"exit code {worker.process.exitcode}"))
 
-    def _hire(self) -> _Worker:
+    def _start_worker(self) -> _Worker:
         context = multiprocessing.get_context("spawn")
         ours, theirs = context.Pipe()
+
         process = HelperProcess(target=_work, args=(theirs, self._bench_folder.path), daemon=True)
         with _environment(dict.fromkeys(_ONE_THREAD, "1")):
             process.start()
@@ -98,14 +100,18 @@ class ProcessWorkers:
             worker.process.kill()
         for worker in self._workers:
             worker.process.join()
-            worker.line.close()
+            worker.connection.close()
 
 
 @contextlib.contextmanager
 def _environment(values: dict[str, str]) -> Iterator[None]:
-    """Let processes that are started here have these variables; libraries read them when they are loaded."""
+    """Set environment variables for processes that are started meanwhile.
+
+    Libraries read them when they are loaded, so that a worker cannot set them itself.
+    """
     before = {name: os.environ.get(name) for name in values}
     os.environ.update(values)
+
     try:
         yield
     finally:
@@ -116,8 +122,8 @@ def _environment(values: dict[str, str]) -> Iterator[None]:
                 os.environ[name] = value
 
 
-def _work(line: Connection, folder: Path) -> None:
-    """In a worker: do what comes down the line."""
+def _work(connection: Connection, folder: Path) -> None:
+    """In a worker: do the steps that come over the connection."""
     import torch
 
     from cfsl.engine.local import event_of
@@ -125,22 +131,23 @@ def _work(line: Connection, folder: Path) -> None:
     torch.set_num_threads(1)
     sys.stdout = sys.stderr  # a learner that prints must not get between the lines of the bench
     bench_folder = BenchFolder(folder)
+
     while True:
         try:
-            step = line.recv()
-            line.send(event_of(step, bench_folder, _Reports(line, step)))
+            step = connection.recv()
+            connection.send(event_of(step, bench_folder, _Reports(connection, step)))
         except (EOFError, OSError):
             return
 
 
 class _Reports:
-    """Tells how far a step is, but not too often."""
+    """Sends how far a step is, but not too often."""
 
-    def __init__(self, line: Connection, step: Step) -> None:
-        self._line, self._step, self._last = line, step, 0.0
+    def __init__(self, connection: Connection, step: Step) -> None:
+        self._connection, self._step, self._last = connection, step, 0.0
 
     def __call__(self, progress: Any) -> None:
         now = time.monotonic()
         if now - self._last >= _BETWEEN_REPORTS:
             self._last = now
-            self._line.send(Told(self._step, progress))
+            self._connection.send(Told(self._step, progress))

@@ -1,4 +1,4 @@
-"""A plan as steps: train, run some tasks, put a card together. Each says which others must be done before."""
+"""Steps: train, run some tasks, write a card. Each step names the steps that it needs."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class TrainStep:
 
 @dataclass(frozen=True)
 class PartialResultStep:
-    """Run some of the tasks of a cell, and of others that are learned with it (see `learned_together`)."""
+    """Run some tasks of a cell, and of cells that are learned with it (see `learned_together`)."""
 
     spec: RunSpec
     start: int
@@ -55,8 +55,10 @@ class PartialResultStep:
     @property
     def label(self) -> str:
         """What the step is called when people watch."""
-        together = f"{_learned(self.spec)}, {len(self.others) + 1} corruptions"
-        return f"{together if self.others else _cell(self.spec)}, tasks {self.start}-{self.numbers[-1]}"
+        cells = _cell(self.spec)
+        if self.others:
+            cells = f"{_learned(self.spec)}, {len(self.others) + 1} corruptions"
+        return f"{cells}, tasks {self.start}-{self.numbers[-1]}"
 
     @property
     def numbers(self) -> range:
@@ -71,7 +73,7 @@ class PartialResultStep:
 
 @dataclass(frozen=True)
 class CardStep:
-    """Put the card of a cell together."""
+    """Write the card of a cell from its partial results."""
 
     spec: RunSpec
     kind: Literal["card"] = "card"
@@ -89,19 +91,19 @@ class CardStep:
     @property
     def needs(self) -> tuple[str, ...]:
         """Return the steps that run its tasks, and the one that trains the learner."""
-        return (*_training(self.spec), *(piece.name for piece in partial_steps_of(self.spec)))
+        return (*_training(self.spec), *(step.name for step in partial_steps_of(self.spec)))
 
 
 Step: TypeAlias = TrainStep | PartialResultStep | CardStep
 
 
 def partial_steps_of(run: RunSpec) -> list[PartialResultStep]:
-    """Return the pieces of a cell; a cell of few tasks is one piece."""
+    """Return the steps that run the tasks of a cell; few tasks are one step."""
     return [PartialResultStep(run, start) for start in range(0, run.tasks, run.piece)]
 
 
 def steps_of(runs: Iterable[RunSpec]) -> list[Step]:
-    """Return all steps of some cells, what is shared only once, each after those that it needs."""
+    """Return all steps of some cells: a shared step only once, each after those that it needs."""
     steps: dict[str, Step] = {}
     for run in runs:
         for step in _steps_of(run):
@@ -110,29 +112,29 @@ def steps_of(runs: Iterable[RunSpec]) -> list[Step]:
 
 
 def learned_together(steps: Iterable[Step]) -> list[Step]:
-    """Let one step do the pieces of cells that differ in the corruption of their targets only: it learns once for all.
+    """Join the steps of cells that differ only in the corruption of their targets.
 
-    It stands where the first of them stood.
+    The joined step learns once for all of these cells. It stands where the first of them stood.
     """
     together: dict[tuple[str, int], Step] = {}
     for step in steps:
-        if isinstance(step, PartialResultStep):
-            key = step.spec.learning_name, step.start
-            first = together.setdefault(key, step)
-            if isinstance(first, PartialResultStep) and first is not step:
-                together[key] = replace(first, others=(*first.others, step.spec, *step.others))
-        else:
+        if not isinstance(step, PartialResultStep):
             together[step.name, 0] = step
+            continue
+
+        key = step.spec.learning_name, step.start
+        first = together.setdefault(key, step)
+        if isinstance(first, PartialResultStep) and first is not step:
+            together[key] = replace(first, others=(*first.others, step.spec, *step.others))
+
     return list(together.values())
 
 
 def names_of(step: Step) -> tuple[str, ...]:
     """Return the names of all steps that are done once this step is done."""
-    return (
-        tuple(single.name for single in step.singles)
-        if isinstance(step, PartialResultStep)
-        else (step.name,)
-    )
+    if isinstance(step, PartialResultStep):
+        return tuple(single.name for single in step.singles)
+    return (step.name,)
 
 
 def _steps_of(run: RunSpec) -> Iterator[Step]:
@@ -150,14 +152,16 @@ def _training_steps(train: TrainSpec) -> Iterator[Step]:
 
 
 def _cell(run: RunSpec) -> str:
-    done = run.task.corruption
-    if done is None:
+    corruption = run.task.corruption
+    if corruption is None:
         return _learned(run)
-    return f"{_learned(run)} {done.shape if isinstance(done, Occlusion) else done.kind} {done.fraction:g}"
+
+    kind = corruption.shape if isinstance(corruption, Occlusion) else corruption.kind
+    return f"{_learned(run)} {kind} {corruption.fraction:g}"
 
 
 def _learned(run: RunSpec) -> str:
-    """Say what is learned, whatever is done to the targets afterwards."""
+    """Name learner, data and task, without the corruption of the targets."""
     return f"{run.learner.name} on {run.data.name} {run.task.task_type} {run.task.nss}"
 
 

@@ -1,6 +1,7 @@
-"""Files on their way from one machine to another: contents by name, relative to the folder they belong in.
+"""Bundles of files that are sent to another machine: the content of every file, by its name.
 
-Contents are arrays of bytes, because Ray hands arrays over without copying them.
+Names are relative to the folder that the files belong in. Contents are arrays of bytes, because Ray
+hands arrays over without copying them.
 """
 
 from __future__ import annotations
@@ -14,20 +15,23 @@ from numpy.typing import NDArray
 
 from cfsl.files import written_whole
 
-Parcel: TypeAlias = dict[str, NDArray[np.uint8]]
+FileBundle: TypeAlias = dict[str, NDArray[np.uint8]]
 
 
 class Checkpoint(NamedTuple):
-    """How far a training run has got, in files."""
+    """The state of a training run, as files."""
 
-    changed: Parcel
-    """Those that were written since the last checkpoint, in the order to be written in."""
+    changed: FileBundle
+    """The files that were written since the last checkpoint, in the order to write them in."""
     names: list[str]
-    """All that there are."""
+    """The names of all files."""
 
 
-def packed(folder: Path, paths: Iterable[Path]) -> Parcel:
-    """Return files of a folder, in this order. They are mapped, not read: what is sent is copied only once."""
+def packed(folder: Path, paths: Iterable[Path]) -> FileBundle:
+    """Return files of a folder, in this order.
+
+    Files are mapped, not read, so that their contents are copied only once.
+    """
     return {path.relative_to(folder).as_posix(): _content(path) for path in paths}
 
 
@@ -37,9 +41,9 @@ def _content(path: Path) -> NDArray[np.uint8]:
     return np.asarray(np.memmap(path, np.uint8, mode="r"))
 
 
-def unpack(parcel: Parcel, folder: Path) -> None:
+def unpack(bundle: FileBundle, folder: Path) -> None:
     """Write files into a folder, in the order they were packed in, each whole or not at all."""
-    for name, content in parcel.items():
+    for name, content in bundle.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         with written_whole(path) as part, part.open("wb") as out:

@@ -16,32 +16,34 @@ from cfsl.errors import CfslError
 _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"), "1")
 _QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_DEDUP_LOGS_SKIP_REGEX": ".",  # else the death of a worker is printed, among the JSON of a bench too
+    # Else Ray prints the death of a worker, among the JSON of a bench too.
+    "RAY_DEDUP_LOGS_SKIP_REGEX": ".",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
 }
 _REACH = 5.0
-"""Seconds that the head of a cluster has to answer; Ray itself tries for minutes, and says so at length."""
+"""Seconds that the head of a cluster has to answer; Ray itself would try for minutes."""
 
 
 def joined_cluster(address: str | None, count: int | None) -> Any:
-    """Return Ray's module, joined to a cluster, or to a new one of `count` processors on this machine."""
+    """Join a cluster, or a new one of `count` processors on this machine; return Ray's module."""
     ray = _imported()
     where = f"the Ray cluster at {address}" if address else "a Ray cluster on this machine"
     if address is not None:
         _require_reachable(address)
-    processors = {} if address else {"num_cpus": count, "include_dashboard": False}
-    quiet = {"log_to_driver": False, "logging_level": "ERROR"}
+
+    options: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
+    if address is None:
+        options |= {"num_cpus": count, "include_dashboard": False}
+
     try:
         with _own_stop_signal():
-            # 'local' always starts a new cluster; None would join one that is named in the environment
-            ray.init(
-                address or "local", runtime_env={"env_vars": _ONE_THREAD}, **quiet, **processors
-            )
+            # 'local' always starts a new cluster; None would join one of the environment.
+            ray.init(address or "local", runtime_env={"env_vars": _ONE_THREAD}, **options)
     except (OSError, ValueError, RuntimeError, ray.exceptions.RayError) as error:
         reason = str(error).strip().partition("\n")[0]
-        raise CfslError(
-            f"{where} cannot be {'joined' if address else 'started'}: {reason}"
-        ) from error
+        done = "joined" if address else "started"
+        raise CfslError(f"{where} cannot be {done}: {reason}") from error
+
     return ray
 
 
@@ -55,25 +57,28 @@ def _imported() -> Any:
 
 
 def _require_reachable(address: str) -> None:
-    """Refuse an address where nobody listens; 'auto' is looked up by Ray."""
+    """Refuse an address where nobody listens; Ray itself looks up 'auto'."""
     if address == "auto":
         return
+
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal() or "//" in host:
         raise CfslError(
             f"'{address}' is no address of a Ray cluster; write it as host:port, or 'auto'"
         )
+
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=_REACH).close()
     except (OSError, OverflowError) as error:
         raise CfslError(
-            f"the Ray cluster at {address} cannot be reached: {error}; start it with 'ray start --head'"
+            f"the Ray cluster at {address} cannot be reached: {error}; "
+            f"start it with 'ray start --head'"
         ) from error
 
 
 @contextmanager
 def _own_stop_signal() -> Iterator[None]:
-    """Keep what this process does when it is asked to end: Ray puts a handler of its own in its place."""
+    """Keep this process's own handler of SIGTERM, which Ray would replace by its own."""
     handler = signal.getsignal(signal.SIGTERM)
     try:
         yield
