@@ -421,7 +421,7 @@ def test_nothing_is_left_when_a_script_with_its_own_learner_is_stopped(tmp_path,
 def test_sources_without_end_are_refused_in_one_line(tmp_path, monkeypatch):
     (tmp_path / "endless_learner.py").write_bytes(b"#" * 2**25)
     monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(LearnerError, match="cannot be sandboxed: the sources .* more than 16 MB"):
+    with pytest.raises(LearnerError, match=r"cannot be sandboxed: the sources .* more than 16 MB"):
         introduced("endless_learner:Own", {})
 
 
