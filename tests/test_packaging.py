@@ -49,4 +49,4 @@ def test_what_only_some_need_is_an_extra_and_the_tests_have_it():
 def test_one_version_stands_everywhere():
     citation = (ROOT / "CITATION.cff").read_text("utf-8")
     assert f"\nversion: {cfsl.__version__}\n" in citation
-    assert f"\n## {cfsl.__version__}\n" in (ROOT / "CHANGELOG.md").read_text("utf-8")
+    assert f"\n## Unreleased ({cfsl.__version__})\n" in (ROOT / "CHANGELOG.md").read_text("utf-8")

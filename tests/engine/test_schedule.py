@@ -158,6 +158,19 @@ def test_what_needs_a_failed_step_is_not_tried_and_everything_else_is_done(tmp_p
     }
 
 
+def test_a_failed_stage_blocks_all_later_stages_whatever_order_they_stand_in(tmp_path):
+    request = Request("table1", "strong", data=("glyphs",), learners=("sca",), columns=("B3",))
+    steps = steps_of(runs_of(cells_of(request)))
+    trainings = [step for step in steps if isinstance(step, TrainStep)]
+    others = [step for step in steps if not isinstance(step, TrainStep)]
+    assert len(trainings) == 3
+
+    workers = FakeWorkers(1, lambda step, times: Failed(step, "no memory", ""))
+    ending = done_by(workers, [*trainings[::-1], *others], tmp_path)
+    assert list(ending.failed) == [trainings[0].name]
+    assert ending.blocked.keys() == {step.name for step in [*trainings[1:], *others]}
+
+
 def test_a_step_whose_worker_dies_is_given_to_another_up_to_three_times(tmp_path):
     steps = steps_of(runs("pixel_nn", "A3"))
     card = steps[-1].name

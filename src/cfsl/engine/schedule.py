@@ -180,14 +180,16 @@ class _UnfinishedSteps:
         self._bench_folder.write_failure(step, error, trace)
         self.ending.failed[step.name] = error
 
-        # One pass finds indirect needs, too, if a step stands after those that it needs.
-        lost = {step.name: step.name}
-        for later in list(self.waiting.values()):
-            cause = next((lost[need] for need in later.needs if need in lost), None)
-            if cause is not None:
-                lost[later.name] = cause
-                self.ending.blocked[later.name] = cause
-                del self.waiting[later.name]
+        # A step may stand before one that it needs: go on until no further step is lost.
+        lost, found = {step.name: step.name}, True
+        while found:
+            found = False
+            for later in list(self.waiting.values()):
+                cause = next((lost[need] for need in later.needs if need in lost), None)
+                if cause is not None:
+                    lost[later.name], found = cause, True
+                    self.ending.blocked[later.name] = cause
+                    del self.waiting[later.name]
 
 
 _ORDER: Mapping[str, int] = {"card": 0, "piece": 1, "train": 2}
