@@ -15,6 +15,7 @@ from cfsl.engine.steps import CardStep, TrainStep, steps_of
 from cfsl.errors import LearnerError, SpecError
 from cfsl.harness.evaluate import evaluate
 from cfsl.learners.base import Moment, Support, first_weights
+from cfsl.learners.episode_losses import grouped_by_class, one_shot_loss
 from cfsl.learners.maml.episodes import Episode
 from cfsl.learners.maml.maml_high import MamlHigh
 from cfsl.learners.maml.maml_low import MamlLow
@@ -251,6 +252,26 @@ def test_the_first_stage_answers_as_protonets_on_the_features_of_the_small_net(d
     assert np.array_equal(
         evaluate(learner, tasks, meta).logits, evaluate(protonet, tasks, meta).logits
     )
+
+
+def test_the_first_stage_subtracts_the_mean_of_an_episode_from_the_inputs_of_filters(data):
+    learner = MetricStart(net=WHOLE, groups=(1, 2))
+    meta = learner.init(SHAPE, torch.Generator().manual_seed(0))
+    params, stats = meta["params"], meta["stats"]
+    (batch,) = Tasks(data, FIRST_STAGE.episodes, split="train", numbers=range(1)).batches()
+    moment = Moment(0, 1)
+    found, _ = learner.episode_loss(params, stats, batch, turns=True, moment=moment)
+
+    with_inputs = ProtoNet(net=WHOLE.replace(appends_filter_inputs=True))
+    (outputs,), (labels,), _ = with_inputs.embedded_tasks(params, stats, batch)
+    grouped = grouped_by_class(outputs, labels)
+    features, inputs = grouped[..., : HIGH.net.filters], grouped[..., HIGH.net.filters :]
+    unit = inputs - inputs.flatten(0, 1).mean(dim=0)
+    unit = unit / unit.norm(dim=2, keepdim=True)
+
+    expected = one_shot_loss(params["scale"], features, "cosine")
+    expected = expected + sum(loss_of_sums(params[f"scale.{n}"], unit, n) for n in (1, 2))
+    assert float(found) == pytest.approx(float(expected), rel=1e-5)
 
 
 def test_the_first_stage_needs_images_that_take_turns(data, tmp_path):
